@@ -1,15 +1,6 @@
-"""What a Ray job runs on the head: the coordinator, out of the bundle in RAYDIAG_BUNDLE."""
+"""What a Ray job of ours runs on the head, once `arrival` has its package: the coordinator."""
 
-import base64
-import json
-import os
-import zlib
-
-carried = json.loads(zlib.decompress(base64.b85decode(os.environ.pop("RAYDIAG_BUNDLE"))))
-scope = {"__name__": "raydiag.memory_import"}
-exec(carried["modules"]["raydiag.memory_import"], scope)  # our own code  # nosec B102
-scope["install"](carried["modules"])  # type: ignore[operator]
-
-from raydiag.cluster.coordinator import main  # noqa: E402
+from __main__ import carried
+from raydiag.cluster.coordinator import main
 
 main(carried["modules"], carried["request"])

@@ -1,11 +1,12 @@
 """`raydiag`, and `python -m raydiag`: the first module, so that an early Ctrl-C ends quietly."""
 
-import signal
+# Built in: to import `signal` takes longer than all that has run so far.
+import _signal  # type: ignore[import-not-found]
 import sys
 
-if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
     # Nothing is there yet that would have to be cleaned up, and a traceback helps nobody.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 
 from raydiag.cli import main
 

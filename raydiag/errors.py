@@ -3,7 +3,9 @@
 RaydiagError
 ├── UsageError            the command line asks for something that does not exist      exit 2
 ├── CannotRun             no cluster, no such job, no access                           exit 4
-│   └── AuthenticationFailed   the cluster wants a token, or another one               exit 4
+│   ├── AuthenticationFailed   the cluster wants a token, or another one               exit 4
+│   ├── AgentDead              Ray's agent on the head, or its raylet, has died        exit 4
+│   └── NoSuchJob              neither a file here nor a known id                      exit 4
 ├── CatalogError          a YAML table of ours is wrong (a bug, caught by the tests)   exit 4
 └── ReadError             one source on one node gave no value; `status` says why
     ├── NoData            it is not there, which is normal on many nodes
@@ -36,6 +38,14 @@ class CannotRun(RaydiagError):
 
 class AuthenticationFailed(CannotRun):
     """The cluster refuses us: token missing or wrong."""
+
+
+class AgentDead(CannotRun):
+    """The dashboard answers, and the agent behind it that starts jobs and reads logs does not."""
+
+
+class NoSuchJob(CannotRun):
+    """A name that is neither a file nor the id of a job where was looked."""
 
 
 class CatalogError(RaydiagError):

@@ -107,6 +107,9 @@ def log_lines(
     """
     wanted = WordFilter(words, (), drivers, failures)
     try:
+        if path == _STDIN and sys.stdin is None:
+            yield Unread(path, Status.ERROR, "stdin is closed")
+            return
         if path == _STDIN:
             text = _KernelText(path, wanted, now_s or time.time(), is_message)
             yield from text.lines(sys.stdin.fileno())

@@ -16,6 +16,10 @@ from importlib.util import MAGIC_NUMBER
 from types import CodeType, ModuleType
 from typing import Any, Optional, Union
 
+# What is on its way to the head lies in Ray's control store under a name that begins so, followed
+# by the Unix time of its sending.
+STORE, PACKAGE_PREFIX = "gcs://", "raydiag-"
+
 
 class _Importer:
     """Finds and runs modules of the bundle; a name that others start with is a package."""

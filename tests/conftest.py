@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,6 +44,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update", action="store_true", help="rewrite the golden files")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_outlasts_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process of the tests has threads, and a dashboard of theirs is soon gone."""
+    if "raydiag.cluster.jobs_api" in sys.modules:
+        monkeypatch.setattr("raydiag.cluster.jobs_api.do_afterwards", lambda work: None)
 
 
 @pytest.fixture

@@ -58,6 +58,7 @@ class FakeDashboard:
         self.silent = threading.Event()  # set: take connections and answer nothing
         self.over = threading.Event()
         self.submitted: Optional[dict[str, Any]] = None
+        self.packages: dict[str, bytes] = {}  # what was sent ahead, by name
         self.stopped: list[str] = []
         self.forgotten: list[str] = []
         self.start_time: Optional[int] = None  # of our job, in ms: then it is in the list too
@@ -68,7 +69,7 @@ class FakeDashboard:
             def do_GET(self) -> None:
                 dashboard.handle(self)
 
-            do_POST = do_DELETE = do_GET
+            do_POST = do_PUT = do_DELETE = do_GET
 
             def log_message(self, *_: object) -> None:
                 return
@@ -126,6 +127,9 @@ class FakeDashboard:
         if route == "POST /api/jobs/":
             self.submitted = json.loads(body)
             return _json({"job_id": self.submitted["submission_id"]})
+        if route.startswith("PUT /api/packages/gcs/"):
+            self.packages[route.rpartition("/")[2]] = body
+            return Reply()
         if route == "DELETE JOB/":
             self.forgotten.append(submission_id)
             return _json({"deleted": True})
@@ -137,9 +141,17 @@ class FakeDashboard:
             return None
         if route == "GET JOB/logs":
             self._read = True
-            return _json({"logs": self.log(carried(self.submitted["entrypoint"])["request"])})
+            return _json({"logs": self.log(self.carried()["request"])})
         status = self.status if self._read else "PENDING"
         return _json({"submission_id": submission_id, "status": status, "message": self.message})
+
+    def carried(self) -> dict[str, Any]:
+        """What the job has been sent: {"program", "modules", "request"}."""
+        assert self.submitted is not None
+        (content,) = [
+            c for name, c in self.packages.items() if name in self.submitted["entrypoint"]
+        ]
+        return carried(content)
 
     def _own_row(self) -> list[dict[str, Any]]:
         if self.submitted is None or self.start_time is None:
@@ -151,10 +163,9 @@ def _json(value: Any) -> Reply:
     return Reply(body=json.dumps(value))
 
 
-def carried(command: str) -> dict[str, Any]:
-    """What travels in a job's shell command: {"modules", "request"}."""
-    packed = command.split("RAYDIAG_BUNDLE='")[1].partition("'")[0]
-    return dict(json.loads(zlib.decompress(base64.b85decode(packed))))
+def carried(content: bytes) -> dict[str, Any]:
+    """What travels in a package: {"program", "modules", "request"}."""
+    return dict(json.loads(zlib.decompress(content)))
 
 
 def node(number: int, alive: bool = True) -> dict[str, Any]:

@@ -123,7 +123,8 @@ ARROWS = {
 }
 
 IMPORTS_RAY = {
-    f"cluster/{one}.py" for one in ("coordinator", "actor", "local", "hotfix_driver", "node_actors")
+    f"cluster/{one}.py"
+    for one in ("arrival", "coordinator", "actor", "local", "hotfix_driver", "node_actors")
 }
 
 # Every call that ends or signals a process, or looks like one: who is its target?
@@ -167,13 +168,20 @@ _SIGNAL_NAMES |= {"raise_signal", "pidfd_open", "pidfd_send_signal", "sigqueue",
 # The report that the user asked for with -o, the directory of the embedded Ray, a file without a
 # name for what ssh says, a throw-away server's directory: its links, its log, its removal; and what
 # a job has printed, as Ray gives it, in a private directory while it is read.
-WRITES_FILES = {"cli/options.py", "cli/live.py", "cluster/local.py", "cluster/ssh.py"}
+WRITES_FILES = {
+    "cli/options.py",
+    "cli/live.py",
+    "cli/pager.py",
+    "cluster/local.py",
+    "cluster/ssh.py",
+}
 # A hotfix: its records on head and nodes, the files it replaces, and the one it tries out.
 WRITES_FILES |= {f"hotfix/{one}.py" for one in ("dry_run", "journal", "ledger", "replace")}
 WRITES_FILES |= {f"tsdb/{one}.py" for one in ("connection", "private_directory", "server", "view")}
 # The state of plugins, with its directory; the pid file that was asked for.
 WRITES_FILES |= {"exporter/state.py", "exporter/main.py"}
 WRITES_FILES |= {"file_writing.py"}  # on behalf of these
+WRITES_FILES |= {"cluster/afterwards.py"}  # opens /dev/null for its output
 _WRITING_CALLS = {"os.replace", "os.rename", "os.remove", "os.link", "os.truncate", "os.chown"}
 _WRITING_NAMES = {"write_text", "write_bytes", "mkstemp", "mkdtemp", "NamedTemporaryFile"}
 _WRITING_NAMES |= {"TemporaryDirectory", "TemporaryFile", "rmtree", "copytree", "copyfile", "move"}
@@ -185,6 +193,7 @@ _WRITING_FLAGS = {"O_WRONLY", "O_RDWR", "O_CREAT", "O_TRUNC", "O_APPEND", "O_TMP
 PRINTS = ("cli/", "render/", "cluster/coordinator.py")
 
 STARTS_PROCESSES = {
+    "cli/pager.py",  # whatever shows the report on a terminal
     "cluster/actor.py",  # the node runner
     "cluster/local.py",  # the coordinator, where no Jobs API starts it
     "cluster/ssh.py",  # the system's ssh, for --ssh
@@ -196,7 +205,13 @@ STARTS_PROCESSES = {
     "mcp/command.py",  # a read-only command of our own, for an agent
 }
 # Never in a Ray worker, which has threads.
-FORKS = {"sandbox.py", "exporter/program.py", "exporter/server.py", "exporter/log.py"}
+FORKS = {
+    "cluster/afterwards.py",
+    "sandbox.py",
+    "exporter/program.py",
+    "exporter/server.py",
+    "exporter/log.py",
+}
 
 
 def sources() -> list[Path]:
@@ -339,7 +354,7 @@ def travels() -> list[Path]:
     carried = [one.split(".")[1:] for one in {**bundle.modules(probes), **bundle.hotfix_modules()}]
     files = [PACKAGE.joinpath(*parts) for parts in carried]
     inits = [path / "__init__.py" if path.is_dir() else path.with_suffix(".py") for path in files]
-    return sorted([*inits, *ENTRYPOINTS.glob("*.py")])
+    return sorted([*inits, PACKAGE / "cluster" / "arrival.py", *ENTRYPOINTS.glob("*.py")])
 
 
 @pytest.mark.parametrize(
@@ -349,6 +364,7 @@ def test_what_travels_is_python_3_9_and_standard_library(path: Path) -> None:
     ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 9))
     since_then = {"tomllib"}  # new in the standard library after 3.9
     foreign = roots(path) - (set(sys.stdlib_module_names) - since_then) - {"raydiag"}
+    foreign -= {"__main__"}  # where an entrypoint finds what came with it
     may_have_ray = path.is_relative_to(PACKAGE) and name(path) in IMPORTS_RAY
     assert foreign <= ({"ray"} if may_have_ray else set())
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import os
-import random
 import shutil
 import subprocess
 import sys
@@ -14,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from raydiag import catalog, probes
-from raydiag.cli import cluster_options
+from raydiag import probes
 from raydiag.cluster import bundle
-from raydiag.errors import CannotRun
+from raydiag.memory_import import PACKAGE_PREFIX, STORE
 from tests.fake_dashboard import carried
 
 SHELLS = [shell for shell in ("sh", "dash", "bash") if shutil.which(shell)]
@@ -27,7 +25,7 @@ _CHECKOUT = Path(__file__).parent.parent
 _REPORT = """\
 import json, os, sys
 print(json.dumps({
-    "bundle": os.environ["RAYDIAG_BUNDLE"],
+    "argument": sys.argv[1],
     "python": os.path.realpath(sys.executable),
     "no bytecode": sys.dont_write_bytecode,
     "RAY_ADDRESS": os.environ.get("RAY_ADDRESS"),
@@ -56,7 +54,7 @@ subprocess.run([shell, "-c", command], check=True)
 
 @pytest.fixture
 def reporting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundle, "entrypoint", lambda name: _REPORT)
+    monkeypatch.setattr(bundle, "_ARRIVAL", _REPORT)
 
 
 def run_as_job(
@@ -73,22 +71,6 @@ def run_as_job(
     )
     assert done.stderr == ""
     return dict(json.loads(done.stdout))
-
-
-def request_of_everything() -> dict[str, Any]:
-    """The largest request that --all-nodes makes."""
-    return {
-        "nonce": "0123456789abcdef",
-        "deadline_s": 600.0,
-        "select": None,
-        "entrypoint": bundle.entrypoint("node_runner"),
-        "node": {
-            "probes": probes.names(),
-            "options": cluster_options.probe_options(),
-            "driver_fault_symbols": list(catalog.kernel_table().driver_fault_symbols),
-            "force_ras": True,
-        },
-    }
 
 
 @pytest.mark.parametrize("name", ["probe_job", "node_runner"])
@@ -126,52 +108,24 @@ def test_only_the_probes_asked_for_travel() -> None:
 
 def test_what_goes_in_comes_out() -> None:
     request = {"words": ["it's", 'a "b"', "$HOME", "`id`", "\\n", "RAYDIAG\n", "\u2603"]}
-    assert carried(bundle.job_command(["memory"], request)) == {
+    package = bundle.probe_package(["memory"], request)
+    assert carried(package.content) == {
+        "program": bundle.entrypoint("probe_job"),
         "modules": bundle.modules(["memory"]),
         "request": request,
     }
 
 
-def test_head_room_below_the_limit_of_a_command_line() -> None:
-    everything = request_of_everything()
-    command = bundle.job_command(probes.names(), everything)
-    assert command.isascii()  # so that its length is its size
-    assert len(command) < 0.97 * bundle._ENTRYPOINT_LIMIT_BYTES
-    names = random.Random(1)
-    # Without the words in the sources there is room for many names.
-    many = {**everything, "select": [names.randbytes(16).hex() for _ in range(1000)]}
-    command = bundle.job_command(probes.names(), many)
-    assert '"""' not in carried(command)["modules"]["raydiag.runner"]
-    assert len(command) <= bundle._ENTRYPOINT_LIMIT_BYTES
+def test_the_command_in_rays_list_is_short() -> None:
+    everything = {"select": [os.urandom(16).hex() for _ in range(5000)]}
+    package = bundle.probe_package(probes.names(), everything)
+    assert len(package.command) < 2500
+    assert f"{STORE}{package.name}" in package.command
+    assert package.name.startswith(PACKAGE_PREFIX)
 
 
-@pytest.mark.parametrize("name", sorted(bundle.modules(probes.names())))
-def test_a_module_without_its_words_is_the_same_code(name: str) -> None:
-    source = bundle.modules(probes.names())[name]
-    bare = bundle.without_words(source)
-    assert len(bare.split("\n")) == len(source.split("\n"))
-    assert ast.dump(_undocumented(ast.parse(bare))) == ast.dump(_undocumented(ast.parse(source)))
-
-
-def _undocumented(tree: ast.Module) -> ast.Module:
-    for node in ast.walk(tree):
-        if (docstring := bundle._docstring(node)) is not None:
-            docstring.value = ""
-    return tree
-
-
-def test_too_long_a_request_says_what_to_do() -> None:
-    names = [os.urandom(32).hex() for _ in range(5000)]
-    with pytest.raises(CannotRun, match="ask for fewer nodes by name, or for --all-nodes"):
-        bundle.job_command(["memory"], {"select": names})
-
-
-def test_limit_is_one_that_the_kernel_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundle, "entrypoint", lambda name: "print(7)\n")
-    command = bundle.job_command([], {})
-    command += "#" * (bundle._ENTRYPOINT_LIMIT_BYTES - len(command))
-    done = subprocess.run(["sh", "-c", command], capture_output=True, check=True)
-    assert done.stdout == b"7\n"
+def test_no_two_packages_have_one_name() -> None:
+    assert len({bundle.probe_package([], {}).name for _ in range(3)}) == 3
 
 
 @pytest.mark.usefixtures("reporting")
@@ -180,9 +134,9 @@ def test_shell_lines_below_ray(shell: str, tmp_path: Path) -> None:
     library = tmp_path / "two words" / "ray" / "_raylet.so"
     library.parent.mkdir(parents=True)
     library.write_bytes(b"x" * 4096)
-    command = bundle.job_command(["memory"], {"text": "it's $HOME `id`"})
+    package = bundle.probe_package(["memory"], {"text": "it's $HOME `id`"})
     report = run_as_job(
-        command,
+        package.command,
         shell,
         str(library),
         ("--gcs-address=10.9.8.7:6379", "--other=1"),
@@ -195,14 +149,13 @@ def test_shell_lines_below_ray(shell: str, tmp_path: Path) -> None:
     assert report["RAY_ADDRESS"] == "10.9.8.7:6379"
     assert report["no bytecode"] is True
     assert report["dollar"] == "$HOME `id` \\"
-    assert carried(command) == carried(f"RAYDIAG_BUNDLE='{report['bundle']}'")
+    assert report["argument"] == f"{STORE}{package.name}"
 
 
 @pytest.mark.usefixtures("reporting")
 @pytest.mark.parametrize("shell", SHELLS)
 def test_shell_lines_where_nothing_is_known(shell: str) -> None:
-    command = bundle.job_command([], {})
-    report = run_as_job(command, shell, RAY_ADDRESS="10.0.0.1:6379")
+    report = run_as_job(bundle.probe_package([], {}).command, shell, RAY_ADDRESS="10.0.0.1:6379")
     assert report["PYTHONPATH"] is None
     assert report["RAY_ADDRESS"] == "10.0.0.1:6379"
 
@@ -210,7 +163,8 @@ def test_shell_lines_where_nothing_is_known(shell: str) -> None:
 def test_shell_makes_way_for_the_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that Ray's stop signal and its exit status are the coordinator's."""
     text = "import os\nprint(os.getpid(), flush=True)\nos._exit(7)\n"
-    monkeypatch.setattr(bundle, "entrypoint", lambda name: text)
-    process = subprocess.Popen(bundle.job_command([], {}), shell=True, stdout=subprocess.PIPE)
+    monkeypatch.setattr(bundle, "_ARRIVAL", text)
+    command = bundle.probe_package([], {}).command
+    process = subprocess.Popen(command, shell=True, stdout=subprocess.PIPE)
     printed, _ = process.communicate()
     assert (int(printed), process.returncode) == (process.pid, 7)

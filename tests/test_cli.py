@@ -117,6 +117,7 @@ def raydiag(*arguments: str, **options_: Any) -> subprocess.Popen[str]:
         (["prob"], "invalid choice: 'prob'; did you mean 'probe'?"),
         (["quux"], "invalid choice: 'quux'; choose probe, kmsg, triage"),
         (["probe", "-o", "/"], "'/' is a directory"),
+        (["probe", "-o", ""], "'' is a directory"),
         (["probe", "--all-nodes", "--node", "a"], "not allowed with argument"),
         (["probe", "--node"], "--node: expected at least one argument"),
         (["probe", "--node", ""], "--node: no node is named"),
@@ -186,6 +187,14 @@ def test_triage_reads_stdin() -> None:
     process = raydiag("triage", "-", "--now", "log-end", stdin=subprocess.PIPE)
     out, err = process.communicate("ValueError: no such thing\n", timeout=20)
     assert err == "" and out.startswith("Job triage: stdin\n")
+
+
+@pytest.mark.parametrize("command", ["kmsg", "triage"])
+def test_stdin_that_is_closed(command: str) -> None:
+    shell = ["sh", "-c", f"exec {sys.executable} -m raydiag {command} - <&-"]
+    process = subprocess.run(shell, capture_output=True, text=True, check=False, timeout=60)
+    said = (process.returncode, process.stdout, process.stderr)
+    assert said == (4, "", "raydiag: -: stdin is closed\n")
 
 
 def test_stdout_that_is_closed(tmp_path: Path) -> None:
@@ -400,6 +409,23 @@ print(early is signal.SIG_DFL, late is signal.default_int_handler)
 """
     printed = subprocess.check_output([sys.executable, "-c", program], text=True, timeout=60)
     assert printed == "True True\n"
+
+
+def test_nothing_is_imported_before_an_interrupt_is_quiet() -> None:
+    program = """
+import _signal, sys
+early = {}
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        early.setdefault(name, _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler)
+sys.meta_path.insert(0, Watch())
+import raydiag.__main__
+print([name for name, is_loud in early.items() if is_loud])
+"""
+    arguments = [sys.executable, "-S", "-c", program]
+    place = {**os.environ, "PYTHONPATH": str(Path(probe.__file__).parents[2])}
+    printed = subprocess.check_output(arguments, text=True, timeout=60, env=place)
+    assert printed == "['raydiag', 'raydiag.__main__']\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

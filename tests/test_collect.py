@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from raydiag import probes
 from raydiag.cluster import collect as collect_module
 from raydiag.cluster import jobs_api
 from raydiag.cluster.address import Address
+from raydiag.cluster.afterwards import do_afterwards
 from raydiag.cluster.collect import Collected, ProbeRequest, collect, reports
 from raydiag.cluster.jobs_api import JobsApi
 from raydiag.errors import CannotRun, UsageError
@@ -28,7 +30,6 @@ from tests.fake_dashboard import (
     SESSION,
     FakeDashboard,
     Reply,
-    carried,
     framed,
     node,
     packed,
@@ -55,6 +56,14 @@ ANSWER: Mapping[str, Any] = {
     "probes": {"versions": RESULT},
 }
 END_MESSAGE = {"messages": 1, "duration_s": 0.7}
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    for _ in range(200):
+        if holds():
+            return True
+        time.sleep(0.05)
+    return False
 
 
 def reported(message: Mapping[str, Any] | None, names: Sequence[str] = ("versions",)) -> NodeReport:
@@ -356,7 +365,7 @@ class TestRun:
         assert dashboard.submitted is not None
         assert job_id(dashboard).startswith("raydiag-probe-")
         assert dashboard.submitted["metadata"]["raydiag"] == "probe"
-        request = carried(dashboard.submitted["entrypoint"])["request"]
+        request = dashboard.carried()["request"]
         assert request["select"] == ["node001"]
         assert request["deadline_s"] == DEADLINE_S
         assert request["node"] == {
@@ -418,7 +427,7 @@ class TestRun:
     def test_job_that_dies_shows_its_last_line(self, dashboard: FakeDashboard) -> None:
         trace = ["Traceback (most recent call last):", '  File "x", line 1', "ImportError: no ray"]
         job_that_prints(dashboard, {}, *trace)
-        log_tail = "export RAYDIAG_BUNDLE='c$}S`=UHfN8!'\n" * 9
+        log_tail = "exec python -B -c 'import ray'\n" * 9
         ends(
             dashboard,
             "FAILED",
@@ -511,6 +520,18 @@ class TestRun:
         assert dashboard.forgotten == ["raydiag-probe-old"]
         assert dashboard.stopped == ["raydiag-probe-waits"]
 
+    def test_our_own_entry_leaves_the_list_too(
+        self, dashboard: FakeDashboard, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(jobs_api, "do_afterwards", do_afterwards)
+        monkeypatch.setattr(jobs_api, "_MONITORED_S", 0.1)
+        job_that_prints(dashboard, {0: start_message(), END: END_MESSAGE})
+        ends(dashboard, "SUCCEEDED")
+        with run(dashboard):
+            pass
+        assert eventually(lambda: len(dashboard.forgotten) == 2)  # the monitor may be late
+        assert set(dashboard.forgotten) == {job_id(dashboard)}
+
     def test_a_ray_that_forgets_nothing_costs_no_report(self, dashboard: FakeDashboard) -> None:
         dashboard.jobs = [{"submission_id": "raydiag-probe-old", "status": "SUCCEEDED"}]
         dashboard.start_time = 200_000
@@ -524,6 +545,33 @@ class TestRun:
     def test_dashboard_that_goes_away(self, dashboard: FakeDashboard) -> None:
         dashboard.overrides["GET JOB/"] = Reply(500, "GCS is gone", "text/plain")
         assert "HTTP 500: GCS is gone" in failure(dashboard)
+
+    @pytest.mark.slow
+    def test_the_agent_of_the_head_dies(self, dashboard: FakeDashboard) -> None:
+        trace = (
+            "Traceback (most recent call last):\n aiohttp.client_exceptions.ClientConnectorError: "
+        )
+        trace += "Cannot connect to host 10.1.0.1:52365 ssl:default [Connect call failed]\n"
+        reply = Reply(500, trace, "text/plain")
+        dashboard.overrides.update({"GET JOB/logs": reply, "POST JOB/stop": reply})
+        warnings: list[str] = []
+        message = failure(dashboard, warn=warnings.append)
+        assert message.startswith("the Ray agent at 10.1.0.1:52365 is dead, or the raylet above it")
+        assert "ray-node-dead" in message and "raylet.out" in message
+        assert "Traceback" not in message + warnings[0]
+
+    @pytest.mark.parametrize("state", ["DEAD", "ALIVE"])
+    def test_a_head_that_died_before_the_job_began(
+        self, dashboard: FakeDashboard, monkeypatch: pytest.MonkeyPatch, state: str
+    ) -> None:
+        monkeypatch.setattr(collect_module, "_SLOW_START_S", 0.0)
+        monkeypatch.setattr(collect_module, "_STARTUP_LIMIT_S", 3.0)
+        row = {"is_head_node": True, "state": state, "state_message": "health check failed"}
+        nodes = {"data": {"result": {"result": [{"is_head_node": False, "state": "DEAD"}, row]}}}
+        dashboard.overrides["GET /api/v0/nodes"] = Reply(body=json.dumps(nodes))
+        message = failure(dashboard)
+        is_told = message.startswith("the raylet of the head node is dead: health check failed")
+        assert is_told is (state == "DEAD")
 
     @pytest.mark.parametrize("reply", [Reply(body="{}"), Reply(body='{"status": null}')])
     @pytest.mark.slow

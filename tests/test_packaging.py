@@ -29,7 +29,7 @@ print(json.dumps({
     "words": len(catalog.kernel_table().words),
     "schema": json.loads(files("raydiag").joinpath("schemas/probe.json").read_text())["$id"],
     "entrypoints": [bundle.entrypoint(name) for name in ("probe_job", "node_runner")],
-    "command": len(bundle.job_command(probes.names(), {})),
+    "command": len(bundle.probe_package(probes.names(), {}).command),
 }))
 """
 

@@ -32,6 +32,7 @@ from raydiag.cli import (
     kpi,
     mcp,
     options,
+    pager,
     probe,
     schema,
     triage,
@@ -68,7 +69,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, _terminated)  # clean up as on Ctrl-C
-    return _run(arguments)
+    try:
+        return _run(arguments)
+    finally:
+        pager.wait()
 
 
 def _run(arguments: argparse.Namespace) -> int:

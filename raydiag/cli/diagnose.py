@@ -35,7 +35,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from raydiag.cli import live, options, triage, values
-from raydiag.errors import UsageError
+from raydiag.errors import NoSuchJob, UsageError
 
 if TYPE_CHECKING:
     from raydiag.explain.job import ExaminedJob
@@ -97,7 +97,12 @@ def examine_job(arguments: argparse.Namespace, progress: options.ProgressLine) -
         request = replace(request, no_log="no job was named")
     else:
         progress.say("reading the job's log ...")
-        job = resolved or find.resolve(arguments.job, arguments.outputs or "outputs")
+        try:
+            job = resolved or find.resolve(arguments.job, arguments.outputs or "outputs")
+        except NoSuchJob:
+            if not live.may_be_of_ray(arguments, arguments.job):
+                raise
+            return live.examine_live(arguments, progress)
         facts = read.read(job, make_selector, Classifier())
     return examine(facts, triage.when(facts, arguments), request)
 
@@ -108,7 +113,7 @@ def _only_job(arguments: argparse.Namespace) -> Resolved:
 
     jobs, problems = find.resolve_all(arguments.jobs, arguments.outputs or "outputs")
     if problems:
-        raise problems[0]
+        raise next(iter(problems.values()))
     if len(jobs) > 1:
         listed = ", ".join(job.name or job.asked for job in jobs[:_MOST_NAMED])
         raise UsageError(f"{len(jobs)} jobs are named ({listed}): diagnose one, or use triage")

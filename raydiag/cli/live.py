@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from raydiag.cli import cluster_options, options, triage
-from raydiag.errors import CannotRun
+from raydiag.errors import CannotRun, NoSuchJob
 
 if TYPE_CHECKING:
     from raydiag.cluster.ray_job import RayJob
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _PROBE_DEADLINE_S = 30.0
 _MOST_OF_NAME = 200  # characters; a file name takes no more than 255 bytes
+_RAYS_OWN_IDS = "raysubmit_"
 _SEARCH_S = 40.0  # for a server on the head, one forward after the other
 _RAY = "Ray's Jobs API"
 _STATES = {"SUCCEEDED": "COMPLETED", "FAILED": "FAILED", "STOPPED": "CANCELLED"}  # as Slurm's
@@ -63,6 +64,38 @@ def is_cluster_meant(arguments: argparse.Namespace) -> bool:
     if any(getattr(arguments, name) is not None for name in options.WAY_IN):
         return True
     return not (arguments.job or arguments.prometheus)
+
+
+def may_be_of_ray(arguments: argparse.Namespace, name: str) -> bool:
+    """Whether to ask a cluster for a job that is none of the files here.
+
+    One is named, by an option or by Ray's variables, or the name is such as Ray gives.
+    """
+    named = any(getattr(arguments, option) is not None for option in options.WAY_IN)
+    in_environment = os.environ.get("RAY_API_SERVER_ADDRESS") or os.environ.get("RAY_ADDRESS")
+    return named or bool(in_environment) or name.startswith(_RAYS_OWN_IDS)
+
+
+def triage_of_ray(
+    arguments: argparse.Namespace, name: str, progress: options.ProgressLine
+) -> tuple[JobFacts, Moment]:
+    """What a job of Ray's has printed, and what Ray says of it. Raises CannotRun."""
+    from raydiag.cluster import ray_job
+
+    with contextlib.ExitStack() as stack:
+        call = _Call(arguments, progress, stack)
+        api, _ = stack.enter_context(cluster_options.cluster(arguments, progress))
+        job = ray_job.named(api.jobs(), name)
+        if job is None:
+            raise CannotRun(_unknown_to(api))
+        sources = _printed(call, api, job)
+        if sources.no_log:
+            raise CannotRun(sources.no_log)
+        return sources.facts, _moment(arguments, sources)
+
+
+def _unknown_to(api: ClusterAccess) -> str:
+    return f"no such file, no job id here, and no job of the Ray cluster at {api.url}"
 
 
 def examine_live(arguments: argparse.Namespace, progress: options.ProgressLine) -> ExaminedJob:
@@ -116,6 +149,8 @@ def _cluster(call: _Call) -> _LiveSources:
         jobs = api.jobs()
         sources = _log(call, api, jobs)
         nodes = _probed(call, sources, api, address)
+    except NoSuchJob:
+        raise
     except CannotRun as error:
         if sources is None:
             sources = _left_on_this_head(call)
@@ -164,14 +199,23 @@ def _left_on_this_head(call: _Call) -> _LiveSources | None:
 def _log(call: _Call, api: ClusterAccess, jobs: Sequence[Mapping[str, Any]]) -> _LiveSources:
     """Of the job that is named, or of the only one that runs: what its driver has printed."""
     from raydiag.cluster import ray_job
-    from raydiag.model import HostUnread, Status
 
     now, named = time.time(), call.arguments.job
     job = ray_job.named(jobs, named) if named else ray_job.running(jobs, now)
     if job is None:
-        sources = _log_of(call)
+        try:
+            sources = _log_of(call)
+        except NoSuchJob:
+            raise NoSuchJob(f"{named}: {_unknown_to(api)}") from None
         job, note = ray_job.beside(jobs, _written(sources.facts), now)
         return replace(sources, job=job, notes=(note,) if note else ())
+    return _printed(call, api, job)
+
+
+def _printed(call: _Call, api: ClusterAccess, job: RayJob) -> _LiveSources:
+    """What the job's driver has printed, as Ray gives it."""
+    from raydiag.model import HostUnread, Status
+
     noted = (job.note,) if job.note else ()
     if not job.id:
         return _LiveSources(without_log("the cluster"), job.reason, job, notes=noted)

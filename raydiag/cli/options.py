@@ -44,7 +44,7 @@ WAY_IN = ("address", "ssh", "jump", "ssh_config")
 def add_output(
     parser: argparse.ArgumentParser, redact: bool = False, more_formats: Sequence[str] = ()
 ) -> argparse._ArgumentGroup:
-    """--format, -o, --open, -q, -v; the group of options.
+    """--format, -o, --open, -q and the like; the group of options.
 
     --redact for a command that can take names out; `more_formats`: what it writes besides.
     """
@@ -61,6 +61,8 @@ def add_output(
     group.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
     words = "show all evidence and notes, and every finding by itself"
     group.add_argument("-v", "--verbose", action="store_true", help=words)
+    words = "do not show the report in a pager where stdout is a terminal"
+    group.add_argument("--no-pager", action="store_true", help=words)
     if redact:
         words = "replace host, user and job names, addresses, and arguments of commands"
         group.add_argument("--redact", action="store_true", help=words)
@@ -94,7 +96,7 @@ def _output_file(text: str) -> str | None:
     if text == "-":
         return None
     directory = os.path.dirname(os.path.realpath(text))
-    if os.path.isdir(text):
+    if os.path.isdir(text or "."):
         raise argparse.ArgumentTypeError(f"{text!r} is a directory: name a file in it")
     if not os.path.isdir(directory):
         raise argparse.ArgumentTypeError(f"{text!r}: there is no such directory")
@@ -138,7 +140,9 @@ def show(
     if written is None:
         written = partial(_written, arguments, document, report, columns)
     try:
-        write_report(written(), arguments.output)
+        chunks = written()
+        if not _paged(arguments, chunks):
+            write_report(chunks, arguments.output)
     except CannotRun:
         if arguments.output is not None:
             write_report(written(), None)
@@ -189,6 +193,19 @@ def _bars(arguments: argparse.Namespace) -> str:
     except (UnicodeEncodeError, LookupError):
         return DIGITS
     return BARS
+
+
+def _paged(arguments: argparse.Namespace, chunks: Iterable[str]) -> bool:
+    """Show it in a pager; whether there is one."""
+    from raydiag.cli import pager
+
+    command = None
+    if arguments.output is None and arguments.format != "json" and not arguments.no_pager:
+        command = pager.command()
+    if command is None:
+        return False
+    pager.page(command, "".join(chunks))
+    return True
 
 
 def write_report(chunks: Iterable[str], output: str | None) -> None:

@@ -7,8 +7,11 @@ examples:
   raydiag triage --outputs /data/outputs      all jobs there, one line each
   raydiag triage job.log --now log-end        as of the end of the log
   raydiag triage 7877 --job-state running     where no scheduler can be asked
+  raydiag triage raysubmit_x --ssh me@head    a job of Ray's, by its submission id
 
-Slurm is asked about the job where it is installed, unless --now or --job-state is given.
+A name that is nothing here is asked of the Ray cluster of --address, --ssh, RAY_API_SERVER_ADDRESS
+or RAY_ADDRESS. Slurm, where it is installed, is asked about the job, unless --now or --job-state is
+given.
 Times without a zone are UTC.
 
 exit codes:
@@ -21,12 +24,12 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from raydiag import __version__
 from raydiag.cli import options, values
-from raydiag.errors import CannotRun, RaydiagError, UsageError
+from raydiag.errors import CannotRun, NoSuchJob, RaydiagError, UsageError
 
 if TYPE_CHECKING:
     from raydiag.joblog.facts import JobFacts, Resolved
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
     from raydiag.triage.verdict import Moment, Verdict
 
 HELP = "classify a job's logs: status, first failure, progress lost, next steps"
-REMARK = " Needs neither Ray nor a GPU."
+REMARK = " Needs no GPU, and Ray only for Ray's own jobs."
 
 JOB_STATES = ("running", "ended", "auto")
 STATE_WORDS = "whether the job is still running (default: ask Slurm, where it is installed)"
@@ -44,13 +47,15 @@ STATE_WORDS = "whether the job is still running (default: ask Slurm, where it is
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
-    words = "job directory, log file or job id; - is a log on stdin"
+    words = "job directory, log file, job id, or id of a job of Ray's; - is a log on stdin"
     parser.add_argument("jobs", nargs="*", metavar="PATH|JOBID", help=words)
     words = "where to look up job ids (default: outputs); without a job, all jobs there"
     parser.add_argument("--outputs", metavar="DIR", help=words)
     add_moment(parser, "judge")
     words = "remember how far logs were read; the next call reads only new lines"
     parser.add_argument("--state", metavar="FILE", help=words)
+    options.add_way_in(parser)
+    parser.set_defaults(reaches_cluster=True)
     options.add_output(parser, redact=True)
 
 
@@ -86,7 +91,7 @@ def _verdicts(
     arguments: argparse.Namespace, state: PassState | None
 ) -> tuple[list[Verdict], list[str]]:
     """One verdict for each job that could be read, and why the others could not."""
-    from functools import cache
+    from functools import cache, partial
 
     from raydiag.joblog import find
     from raydiag.triage.signatures import make_selector
@@ -98,12 +103,15 @@ def _verdicts(
         jobs += find.several_in(name) or [name]
     jobs = jobs or find.jobs_below(outputs)[0]
     resolved, problems = find.resolve_all((job for job in jobs if job != "-"), outputs)
-    if problems and len(jobs) == 1:
-        raise problems[0]
-    verdicts, failed = [], list(map(str, problems))
-    for job in [*resolved, *([None] if "-" in jobs else [])]:
+    works: list[Callable[[], Verdict]] = [
+        partial(_verdict, job, arguments, state, selector) for job in resolved
+    ]
+    works += [partial(_verdict_elsewhere, arguments, name, problems[name]) for name in problems]
+    works += [partial(_verdict_of_stdin, arguments)] if "-" in jobs else []
+    verdicts, failed = [], []
+    for work in works:
         try:
-            verdicts.append(_verdict(job, arguments, state, selector))
+            verdicts.append(work())
         except RaydiagError as error:
             if len(jobs) == 1:
                 raise
@@ -112,20 +120,36 @@ def _verdicts(
 
 
 def _verdict(
-    job: Resolved | None,
-    arguments: argparse.Namespace,
-    state: PassState | None,
-    selector: MakeSelector,
+    job: Resolved, arguments: argparse.Namespace, state: PassState | None, selector: MakeSelector
 ) -> Verdict:
-    """Of the log on stdin, where no job is given."""
     from raydiag.joblog import read
     from raydiag.triage import judge
     from raydiag.triage.signatures import Classifier
 
-    if job is None:
-        facts = _facts_of_stdin()
-    else:
-        facts = read.read(job, selector, Classifier(), state=state)
+    facts = read.read(job, selector, Classifier(), state=state)
+    return judge(facts, when(facts, arguments))
+
+
+def _verdict_elsewhere(arguments: argparse.Namespace, name: str, problem: CannotRun) -> Verdict:
+    """Of what is no file here: a job of Ray's, where a cluster can be asked. Raises CannotRun."""
+    from raydiag.cli import live
+    from raydiag.triage import judge
+
+    if not isinstance(problem, NoSuchJob) or not live.may_be_of_ray(arguments, name):
+        raise problem
+    progress = options.ProgressLine(arguments.quiet)
+    try:
+        return judge(*live.triage_of_ray(arguments, name, progress))
+    except CannotRun as error:
+        raise CannotRun(f"{name}: {error}") from None
+    finally:
+        progress.clear()
+
+
+def _verdict_of_stdin(arguments: argparse.Namespace) -> Verdict:
+    from raydiag.triage import judge
+
+    facts = _facts_of_stdin()
     return judge(facts, when(facts, arguments))
 
 

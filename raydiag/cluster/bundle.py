@@ -1,23 +1,31 @@
-"""What travels: the modules that run on the cluster, and the shell lines that start them there."""
+"""What travels: the modules that run on the cluster, and the shell lines that start them there.
 
-import ast
-import base64
+Ray lists the command of a job, so it is short: what it runs goes ahead of it, as a package, into
+the control store, which is in the head's memory. The job takes it out again.
+"""
+
 import functools
 import json
 import re
+import secrets
+import time
 import zlib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from raydiag.errors import CannotRun
+from raydiag.memory_import import PACKAGE_PREFIX, STORE
 
-# Ray runs `sh -c <entrypoint>`, and one argument may have 131,072 bytes (MAX_ARG_STRLEN); the rest
-# is for what Ray may put around it.
-_ENTRYPOINT_LIMIT_BYTES = 126_000
-_ROOMY_BYTES = 114_000  # from here on docstrings and comments stay at home: of these modules first
-_FIRST_WITHOUT_WORDS = 10
-_PACKING_LEVEL = 6  # of memory: smaller blocks, so that code, words and names get each their own
+
+@dataclass(frozen=True)
+class Package:
+    """A job of ours on its way to the cluster."""
+
+    command: str  # what Ray runs, and shows in its list of jobs: short
+    name: str  # in Ray's control store, where the command finds the rest
+    content: bytes
+
 
 # What a probe needs on the head and on the nodes; whatever these import travels with them.
 _PROBING = ["memory_import", "runner", "cluster.coordinator"]
@@ -34,11 +42,9 @@ _IMPORTS = re.compile(r"^\s*from (raydiag[\w.]*) import (\([^)]*\)|[^(\n]*)", re
 # parent is Ray's own job supervisor: take its interpreter, and the place where its ray lies. The
 # supervisor's parent is the raylet: it knows its cluster, while RAY_ADDRESS as Ray sets it for jobs
 # is the newest cluster found on the machine, which may be another one.
-#
-# The bundle goes into the environment, where `ps` does not show it; a here-document would be
-# written to a file by some shells.
 LAST_LINE = "# the end of raydiag's command\n"
 _START = files(__package__).joinpath("start_job.sh").read_text("utf-8") + LAST_LINE
+_ARRIVAL = files(__package__).joinpath("arrival.py").read_text("utf-8")
 
 
 def modules(probes: Iterable[str]) -> dict[str, str]:
@@ -79,39 +85,6 @@ def _source_of(full: str) -> str | None:
     return None
 
 
-def without_words(text: str) -> str:
-    """Python source without its docstrings and whole-line comments, a quarter of what would travel.
-
-    Lines keep their numbers, so that a traceback still points to the source.
-    """
-    lines, tree = text.split("\n"), ast.parse(text)
-    docstrings = {
-        id(docstring): docstring for node in ast.walk(tree) if (docstring := _docstring(node))
-    }
-    inside: set[int] = set()  # numbers of lines that belong to other texts, where a # is no comment
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Constant, ast.JoinedStr)) and id(node) not in docstrings:
-            assert node.end_lineno is not None
-            inside.update(range(node.lineno + 1, node.end_lineno + 1))
-    for node in docstrings.values():
-        assert node.end_lineno is not None
-        lines[node.lineno - 1] = lines[node.lineno - 1][: node.col_offset] + '""'
-        lines[node.lineno : node.end_lineno] = [""] * (node.end_lineno - node.lineno)
-    return "\n".join(
-        "" if line.lstrip().startswith("#") and number not in inside else line
-        for number, line in enumerate(lines, start=1)
-    )
-
-
-def _docstring(node: ast.AST) -> ast.Constant | None:
-    if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-        return None
-    first = node.body[0] if node.body else None
-    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-        return first.value if isinstance(first.value.value, str) else None
-    return None
-
-
 def entrypoint(name: str) -> str:
     """Text of an entrypoint: inside the package when installed, beside it in a checkout."""
     inside = files("raydiag").joinpath(f"entrypoints/{name}.py")
@@ -120,16 +93,12 @@ def entrypoint(name: str) -> str:
     return files("raydiag").joinpath(f"../entrypoints/{name}.py").read_text(encoding="utf-8")
 
 
-def job_command(probes: Iterable[str], request: Mapping[str, Any]) -> str:
-    """The shell command that Ray runs as our job: everything that the cluster needs, in one text.
-
-    Raises CannotRun when it would be too long for a command line.
-    """
-    hint = "ask for fewer nodes by name, or for --all-nodes"
-    return _command("probe_job", modules(probes), request, hint)
+def probe_package(probes: Iterable[str], request: Mapping[str, Any]) -> Package:
+    """The job that probes: everything that the cluster needs for it."""
+    return _packed("probe_job", modules(probes), request)
 
 
-def hotfix_command(work: Mapping[str, Any], request: Mapping[str, Any]) -> str:
+def hotfix_package(work: Mapping[str, Any], request: Mapping[str, Any]) -> Package:
     """The same for a hotfix: `work` is what its head is asked, see `raydiag.hotfix.head`.
 
     `request`: nonce, select, symbols and options of the probes that look for the driver fault.
@@ -147,37 +116,17 @@ def hotfix_command(work: Mapping[str, Any], request: Mapping[str, Any]) -> str:
         },
         "work": work,
     }
-    hint = "deploy fewer files at once, or smaller ones"
-    return _command("hotfix_job", hotfix_modules(), job_request, hint)
+    return _packed("hotfix_job", hotfix_modules(), job_request)
 
 
-def _command(
-    program: str, sources: Mapping[str, str], request: Mapping[str, Any], hint: str
-) -> str:
-    largest_first = sorted(sources, key=lambda name: len(sources[name]), reverse=True)
-    texts = dict(sources)
-    for without in ([], largest_first[:_FIRST_WITHOUT_WORDS], largest_first):
-        # Taking the words out of all costs the caller a tenth of a second, so only where it has to.
-        texts.update((name, without_words(sources[name])) for name in without)
-        command = _packed(program, texts, request)
-        if len(command) <= _ROOMY_BYTES:
-            break
-    if len(command) > _ENTRYPOINT_LIMIT_BYTES:
-        raise CannotRun(
-            f"the request has {len(command)} bytes, more than the {_ENTRYPOINT_LIMIT_BYTES} "
-            f"that a command line takes: {hint}"
-        )
-    return command
+def _packed(program: str, sources: Mapping[str, str], request: Mapping[str, Any]) -> Package:
+    carried = {"program": entrypoint(program), "modules": sources, "request": request}
+    name = f"{PACKAGE_PREFIX}{time.time():.0f}-{secrets.token_hex(8)}.zip"
+    content = zlib.compress(json.dumps(carried).encode())
+    return Package(start_command(_ARRIVAL, f"{STORE}{name}"), name, content)
 
 
-def _packed(program: str, sources: Mapping[str, str], request: Mapping[str, Any]) -> str:
-    carried = json.dumps({"modules": sources, "request": request})
-    packing = zlib.compressobj(9, memLevel=_PACKING_LEVEL)
-    packed = base64.b85encode(packing.compress(carried.encode()) + packing.flush()).decode()
-    return start_command(entrypoint(program), packed)
-
-
-def start_command(program: str, carried: str) -> str:
-    """Shell lines that run a Python program on the cluster's Ray, with RAYDIAG_BUNDLE set."""
-    assert "'" not in program + carried  # they stand between single quotes
-    return _START % (carried, program)
+def start_command(program: str, argument: str) -> str:
+    """Shell lines that run a Python program on the cluster's Ray."""
+    assert "'" not in program + argument  # they stand between single quotes
+    return _START % (program, argument)

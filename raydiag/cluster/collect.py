@@ -13,11 +13,12 @@ from raydiag.cluster import bundle, frames, submission
 from raydiag.cluster.address import Address
 from raydiag.cluster.jobs_api import TERMINAL, training_start
 from raydiag.cluster.submission import ClusterAccess, SubmittedJob
-from raydiag.errors import CannotRun, ParseError, UsageError
+from raydiag.errors import AgentDead, CannotRun, ParseError, UsageError
 from raydiag.model import Node, NodeReport, NodeStatus, ProbeResult, Status, StuckReader, Unread
 from raydiag.untrusted import inflated
 
 _STARTUP_LIMIT_S = 120.0
+_SLOW_START_S = 10.0  # from here on it is asked whether the head still lives
 _AFTER_DEADLINE_S = 0.8  # of the second that the command may take longer than its deadline
 _MOST_FAILURES = 3  # looks at the job in a row, a second apart: the dashboard is gone
 _END = 999_999  # number of the coordinator's last message
@@ -67,9 +68,9 @@ def collect(
     version = api.version()
     nonce = secrets.token_hex(8)
     session = str(version.get("session_name") or "")
-    command = bundle.job_command(request.probes, _coordinator_request(request, nonce, session))
+    package = bundle.probe_package(request.probes, _coordinator_request(request, nonce, session))
     longest_s = _STARTUP_LIMIT_S + request.deadline_s + _AFTER_DEADLINE_S
-    job = SubmittedJob(api, command, "probe", longest_s)
+    job = SubmittedJob(api, package, "probe", longest_s)
     patience_s = 0.0
     jobs: Sequence[Mapping[str, Any]] = ()
     try:
@@ -138,18 +139,22 @@ def _follow(
     decoder = frames.Decoder(nonce)
     messages: dict[int, dict[str, Any]] = {}
     job.api.limit = time.monotonic() + _STARTUP_LIMIT_S
-    next_look = time.monotonic() + 1.0
+    next_look, slow_from = time.monotonic() + 1.0, time.monotonic() + _SLOW_START_S
     status, failures = "PENDING", 0
+    silence: Optional[AgentDead] = None
     while time.monotonic() < job.api.limit:
         began = time.monotonic()
         # Looked at before the log is read: what an ended job has printed is then all there.
         if began > next_look:
             next_look = began + 1.0
+            if 0 not in messages and began > slow_from:
+                job.api.check_head()
             try:
-                status, failures = str(job.api.job(job.id).get("status")), 0
+                status = str(job.api.job(job.id).get("status"))
+                failures = failures + 1 if silence is not None else 0
             except CannotRun:
                 failures += 1
-        decoder.feed(job.api.logs(job.id))
+        silence = job.read_into(decoder)
         for number in [n for n in decoder.messages if n not in messages]:
             try:
                 messages[number] = submission.unpacked(decoder.messages.pop(number))
@@ -167,6 +172,8 @@ def _follow(
         left_s = job.api.limit - time.monotonic() - took_s
         time.sleep(max(submission.POLL_S, min(3 * took_s, left_s)))
     if _END not in messages and not any(0 < number < _END for number in messages):
+        if silence is not None:
+            raise silence
         job.api.limit = time.monotonic() + 1.0
         raise CannotRun(submission.why_no_answer(job))
     return messages

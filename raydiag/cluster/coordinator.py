@@ -26,12 +26,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import ray
+from ray.experimental import internal_kv
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raydiag import memory_import
 from raydiag.cluster import actor as actor_module
 from raydiag.cluster import frames
 from raydiag.cluster.actor import RaydiagNodeActor
+from raydiag.memory_import import PACKAGE_PREFIX, STORE
 from raydiag.untrusted import parsed
 
 END = 999_999
@@ -39,8 +41,8 @@ PROGRESS = 1_000_000
 _MOST_ACTORS_AT_ONCE = 500
 _ANSWER_MARGIN_S = 0.25  # from the last answer to the frames being readable
 _PAUSE_S, _FEW = 0.02, 64  # between looks at what has come, while few are out
+_PACKAGE_KEPT_S = 86_400  # the sender's clock may be off
 _LOOK_S = 0.2  # for the control store to say which nodes are dead
-_NAMESPACE = "raydiag"
 _STAGES = {
     "identify": "its probe actor did not start",
     "probe": "its probe actor started and did not answer",
@@ -296,17 +298,25 @@ def select(nodes: list[dict[str, Any]], names: Any) -> list[dict[str, Any]]:
 
 @contextlib.contextmanager
 def joined_cluster() -> Iterator[None]:
-    """Be a driver of the cluster of this job while the block runs; afterwards nothing holds it."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    ray.init(address="auto", namespace=_NAMESPACE, log_to_driver=False, logging_level="ERROR")
+    """What `arrival` has joined, while the block runs; afterwards nothing holds this process."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ray.init installed its own
+    signal.alarm(0)  # the limit for joining
     ray.cloudpickle.register_pickle_by_value(actor_module)
     try:
         yield
     finally:
         sys.stdout.flush()
         _exit_after(3, 0)
+        _drop_old_packages()
         ray.shutdown()
+
+
+def _drop_old_packages() -> None:
+    """Those that were sent ahead of jobs that never ran; their names say when."""
+    for key in internal_kv._internal_kv_list(f"{STORE}{PACKAGE_PREFIX}"):
+        sent_at = key.decode().partition(PACKAGE_PREFIX)[2].partition("-")[0]
+        if sent_at.isdecimal() and time.time() - int(sent_at) > _PACKAGE_KEPT_S:
+            internal_kv._internal_kv_del(key)
 
 
 def _exit_after(seconds: float, status: int) -> None:

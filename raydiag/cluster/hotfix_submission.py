@@ -44,7 +44,7 @@ def submit_hotfix(
     """
     nonce, version = secrets.token_hex(8), api.version()
     request = {"nonce": nonce, "select": select, "symbols": symbols, "options": options}
-    job = SubmittedJob(api, bundle.hotfix_command(work, request), "hotfix")
+    job = SubmittedJob(api, bundle.hotfix_package(work, request), "hotfix")
     changes = work["command"] in ("apply", "rollback")
     check = functools.partial(submission.check_cluster, address, version)
     follower = _Follower(job, nonce, hear, check)
@@ -91,13 +91,13 @@ class _Follower:
 
     def run(self) -> dict[str, Any]:
         """The end message. Raises CannotRun, _NotHeard."""
-        api = self._job.api
+        api, silence = self._job.api, None
         limit = time.monotonic() + _STARTUP_LIMIT_S
         while time.monotonic() < limit:
             api.limit = limit
             # Looked at before the log is read: what an ended job has printed is then all there.
             self.ended = self._has_ended()
-            self._decoder.feed(api.logs(self._job.id))
+            silence = self._job.read_into(self._decoder)
             new = sorted(self._decoder.messages.keys() - self._taken)
             for number in new:
                 self._taken.add(number)
@@ -119,7 +119,7 @@ class _Follower:
                 break
             time.sleep(_POLL_S)
         api.limit = time.monotonic() + 5.0
-        raise _NotHeard(submission.why_no_answer(self._job))
+        raise _NotHeard(str(silence or submission.why_no_answer(self._job)))
 
     def _has_ended(self) -> bool:
         """A dashboard that does not answer now and then ends nothing."""

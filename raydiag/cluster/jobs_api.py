@@ -7,6 +7,7 @@ Source: Ray's `dashboard/modules/job` and `dashboard/modules/state`; checked on 
 import ipaddress
 import math
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ from urllib.parse import quote, urlencode, urlsplit
 import requests
 
 from raydiag.cluster.address import Forward
-from raydiag.errors import AuthenticationFailed, CannotRun
+from raydiag.cluster.afterwards import do_afterwards
+from raydiag.errors import AgentDead, AuthenticationFailed, CannotRun
 from raydiag.model import Actor
 from raydiag.untrusted import parsed
 
@@ -27,6 +29,11 @@ TERMINAL = ("SUCCEEDED", "FAILED", "STOPPED")
 SUBMISSION_PREFIX = "raydiag-"
 _AGENT_START_S = 20.0
 _TIMEOUT_S = (5.0, 30.0)  # connect, read
+# Ray's monitor looks once a second for the end of a job, and may need two looks. What is deleted
+# before comes back as FAILED.
+_MONITORED_S = 2.2
+_FORGETTING_S = 5.0
+_UNREACHED = re.compile(r"Cannot connect to host (\S+:\d+)")  # aiohttp's, of an agent
 _LOG_LINES = 100_000
 _LOG_BYTES = 64 << 20
 _LOG_S = 30.0
@@ -47,7 +54,7 @@ class JobsApi:
         self, url: str, token: Optional[str] = None, through: Optional[Forward] = None
     ) -> None:
         """`url` is for people; with `through`, the connections go to the forward's own port."""
-        self.url = url.rstrip("/")
+        self.url, self._through = url.rstrip("/"), through
         self.limit = math.inf  # time.monotonic() at which calls have to be over
         self._place = self.url if through is None else f"{self.url} through ssh {through.login}"
         self._base = self.url if through is None else through.url.rstrip("/")
@@ -70,6 +77,11 @@ class JobsApi:
             return self._send("GET", "/api/version").status_code in (401, 403)
         finally:
             self._token = token
+
+    def upload(self, name: str, content: bytes) -> None:
+        """Put a package of ours into the control store, where our job takes it from."""
+        path = f"/api/packages/gcs/{name}"
+        self._accepted(path, self._send("PUT", path, data=content))
 
     def submit(self, entrypoint: str, submission_id: str, metadata: Mapping[str, str]) -> None:
         """Submit a job of ours with 0 CPU and 0 GPU and no runtime environment."""
@@ -98,9 +110,11 @@ class JobsApi:
         return details
 
     def logs(self, submission_id: str) -> str:
-        """Everything the job has printed so far; empty while it has no log."""
+        """Everything the job has printed so far; empty while it has no log. Raises AgentDead."""
         try:
             return str(self._call("GET", f"/api/jobs/{submission_id}/logs").get("logs") or "")
+        except AgentDead:
+            raise
         except CannotRun:
             return ""
 
@@ -163,6 +177,25 @@ class JobsApi:
             raise CannotRun(f"{submission_id} is not raydiag's job: it is not deleted")
         self._send("DELETE", f"/api/jobs/{submission_id}")
 
+    def forget(self, submission_id: str) -> None:
+        """Let Ray forget a job of ours that has ended a moment ago, as soon as that lasts.
+
+        Without a forward nobody waits for that: a process of its own does it, within some seconds.
+        """
+        if self._through is None:
+            do_afterwards(lambda: _forget(JobsApi(self.url, self._token), submission_id))
+            return
+        time.sleep(_MONITORED_S)
+        self.limit = time.monotonic() + _FORGETTING_S
+        self.delete(submission_id)
+
+    def check_head(self) -> None:
+        """Raises AgentDead where Ray has declared the node of the head dead."""
+        heads = self._state("nodes?detail=1&limit=10000", _head)
+        if heads and not any(alive for alive, _ in heads):
+            reason = f": {heads[-1][1]}" if heads[-1][1] else ""
+            raise self._agent_dead(f"the raylet of the head node is dead{reason}")
+
     def node_ends(self) -> dict[str, float]:
         """When nodes ended, Unix s by node id; those that live, or are not told of, are absent."""
         return dict(self._state("nodes?detail=1&limit=10000", _node_end))
@@ -183,14 +216,7 @@ class JobsApi:
     def _call(self, method: str, path: str, kind: type = dict, **options: Any) -> Any:
         """The reply's JSON, a `kind`."""
         reply = self._send(method, path, **options)
-        if reply.status_code in (401, 403):
-            demand = "refuses the token" if self._token else "requires a token"
-            raise AuthenticationFailed(
-                f"{self._place} {demand}: give this cluster's own in RAY_AUTH_TOKEN, in the file "
-                "that RAY_AUTH_TOKEN_PATH names, or in ~/.ray/auth_token"
-            )
-        if reply.status_code >= 400:
-            raise CannotRun(f"{self._place}{path}: {_http_error(reply)}")
+        self._accepted(path, reply)
         try:
             content = reply.json()
         except ValueError:
@@ -198,6 +224,26 @@ class JobsApi:
         if not isinstance(content, kind):
             raise CannotRun(self._not_ray(path))
         return content
+
+    def _accepted(self, path: str, reply: requests.Response) -> None:
+        """Raises CannotRun for an error of HTTP."""
+        if reply.status_code in (401, 403):
+            demand = "refuses the token" if self._token else "requires a token"
+            raise AuthenticationFailed(
+                f"{self._place} {demand}: give this cluster's own in RAY_AUTH_TOKEN, in the file "
+                "that RAY_AUTH_TOKEN_PATH names, or in ~/.ray/auth_token"
+            )
+        agent = _UNREACHED.search(reply.text) if reply.status_code >= 500 else None
+        if agent:
+            raise self._agent_dead(f"the Ray agent at {agent[1]} is dead, or the raylet above it")
+        if reply.status_code >= 400:
+            raise CannotRun(f"{self._place}{path}: {_http_error(reply)}")
+
+    def _agent_dead(self, words: str) -> AgentDead:
+        return AgentDead(
+            f"{words}, says {self._place} (ray-node-dead). Without it no job starts and no log is "
+            "read: look at raylet.out and dashboard_agent.log in its session, and restart Ray there"
+        )
 
     def _send(self, method: str, path: str, **options: Any) -> requests.Response:
         left_s = max(0.1, self.limit - time.monotonic())
@@ -227,9 +273,24 @@ class JobsApi:
         )
 
 
+def _forget(api: JobsApi, submission_id: str) -> None:
+    """Delete, and once more: a monitor that was late has brought it back."""
+    for _ in range(2):
+        time.sleep(_MONITORED_S)
+        api.limit = time.monotonic() + _FORGETTING_S
+        api.delete(submission_id)
+
+
 def _node_end(row: Any) -> Optional[tuple[str, float]]:
     ended_ms = row.get("end_time_ms")
     return (str(row["node_id"]), float(ended_ms) / 1000) if ended_ms else None
+
+
+def _head(row: Any) -> Optional[tuple[bool, str]]:
+    """Whether it lives, and what Ray says of it; None for a node that is not the head."""
+    if not row.get("is_head_node"):
+        return None
+    return row.get("state") != "DEAD", str(row.get("state_message") or "")
 
 
 def _actor(row: Any) -> Optional[Actor]:

@@ -27,6 +27,7 @@ from raydiag import confinement
 from raydiag.cluster.interrupts import undisturbed
 from raydiag.cluster.jobs_api import PrintedLog
 from raydiag.errors import CannotRun
+from raydiag.memory_import import STORE
 from raydiag.model import Actor
 
 _OBJECT_STORE_BYTES = 80 << 20  # the least that Ray takes
@@ -55,6 +56,12 @@ class LocalRay:
     def _directory_name(self) -> str:
         """Ray calls the session as it calls its directory."""
         return os.path.basename(os.path.realpath(self._log.with_name("session_latest")))
+
+    def upload(self, name: str, content: bytes) -> None:
+        """Put a package of ours into the control store."""
+        from ray.experimental import internal_kv
+
+        internal_kv._internal_kv_put(f"{STORE}{name}", content)
 
     def submit(self, entrypoint: str, submission_id: str, metadata: Mapping[str, str]) -> None:
         """Start the job, as Ray would: a shell with its own session, all output in one log."""
@@ -95,6 +102,11 @@ class LocalRay:
 
     def delete(self, submission_id: str) -> None:
         """Nothing remembers a job here."""
+
+    forget = delete
+
+    def check_head(self) -> None:
+        """It is ours, and just started."""
 
     def node_ends(self) -> dict[str, float]:
         """The only node lives."""

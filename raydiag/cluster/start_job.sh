@@ -5,5 +5,4 @@ ray=$(sed -n 's#^[^/]*\(/.*\)/ray/_raylet[^/]*$#\1#p' /proc/$PPID/maps 2>/dev/nu
 raylet=$(sed -n 's/^PPid:[[:space:]]*//p' /proc/$PPID/status 2>/dev/null)
 gcs=$(tr '\0' '\n' </proc/$raylet/cmdline 2>/dev/null | sed -n 's/^--gcs-address=//p')
 [ -n "$gcs" ] && export RAY_ADDRESS="$gcs"
-export RAYDIAG_BUNDLE='%s'
-exec "$python" -B -c '%s'
+exec "$python" -B -c '%s' '%s'

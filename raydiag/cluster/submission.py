@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 import raydiag
-from raydiag.cluster import bundle
+from raydiag.cluster import bundle, frames
 from raydiag.cluster.address import Address
+from raydiag.cluster.bundle import Package
 from raydiag.cluster.jobs_api import SUBMISSION_PREFIX, TERMINAL, is_ours
-from raydiag.errors import CannotRun
+from raydiag.errors import AgentDead, CannotRun
 from raydiag.untrusted import inflated
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ _STOP_LIMIT_S = 6.0
 _MESSAGE_LIMIT_BYTES = 64 << 20
 _CALL_LIMIT_S = 2.0  # for one call, when nothing but cleaning up is left
 _MOST_FORGOTTEN = 20  # by one call: each costs a request
-_READ_S = 60.0  # after its end another caller may still read what a job of ours has printed
+_READ_S = 60.0  # after its end another caller may still read what its job has printed, or forget it
 _LONGEST = "raydiag_longest_s"  # in the metadata of a job
 
 
@@ -34,7 +35,7 @@ class SubmittedJob:
     """Our submission, from the POST until it is certainly over."""
 
     def __init__(
-        self, api: ClusterAccess, command: str, kind: str, longest_s: Optional[float] = None
+        self, api: ClusterAccess, package: Package, kind: str, longest_s: Optional[float] = None
     ) -> None:
         """`longest_s`: what lives longer is stopped by a later call; None: it may take its time."""
         self.api = api
@@ -43,11 +44,20 @@ class SubmittedJob:
         if longest_s is not None:
             metadata[_LONGEST] = f"{longest_s:.0f}"
         try:
-            api.submit(command, self.id, metadata)
+            api.upload(package.name, package.content)
+            api.submit(package.command, self.id, metadata)
         except BaseException:
             with contextlib.suppress(CannotRun):
                 api.stop(self.id)  # it may have arrived before we were interrupted
             raise
+
+    def read_into(self, decoder: frames.Decoder) -> Optional[AgentDead]:
+        """Take what its log has; returns why it is not to be had, where who reads it is dead."""
+        try:
+            decoder.feed(self.api.logs(self.id))
+        except AgentDead as error:
+            return error
+        return None
 
     def end(self, patience_s: float) -> None:
         """Leave nothing running: give the job a moment to end by itself, then stop it.
@@ -69,22 +79,25 @@ class SubmittedJob:
             time.sleep(POLL_S)
 
     def tidy(self, jobs: Sequence[Mapping[str, Any]]) -> None:
-        """Let Ray forget what earlier calls left in its list; what ended a moment ago stays.
+        """Let Ray forget this job, and what earlier calls have left in its list of jobs.
 
-        Somebody may still read its log, and Ray's monitor needs some seconds to see the end of a
-        job: what is deleted before comes back as FAILED. What should have ended long ago, as it
-        waited for an agent, is stopped.
+        Of those, what ended a moment ago is still somebody's. What should have ended long ago, as
+        it waited for an agent, is stopped.
         """
+        with contextlib.suppress(CannotRun):
+            self._tidy_others(jobs)
+            self.api.forget(self.id)
+
+    def _tidy_others(self, jobs: Sequence[Mapping[str, Any]]) -> None:
         ours = {str(job["submission_id"]): job for job in jobs if is_ours(job)}
         now_s = _start_s(ours.pop(self.id, {}))  # by the head's clock
         ended = [name for name, job in ours.items() if _is_left(job, now_s)]
         overdue = [name for name, job in ours.items() if _is_overdue(job, now_s)]
         self.api.limit = time.monotonic() + _CALL_LIMIT_S
-        with contextlib.suppress(CannotRun):  # an old Ray cannot; the report is worth more
-            for submission_id in ended[:_MOST_FORGOTTEN]:
-                self.api.delete(submission_id)
-            for submission_id in overdue:
-                self.api.stop(submission_id)
+        for submission_id in ended[:_MOST_FORGOTTEN]:
+            self.api.delete(submission_id)
+        for submission_id in overdue:
+            self.api.stop(submission_id)
 
 
 def _is_left(job: Mapping[str, Any], now_s: Optional[float]) -> bool:
@@ -120,10 +133,9 @@ def unpacked(payload: bytes) -> dict[str, Any]:
 def why_no_answer(job: SubmittedJob) -> str:
     """What is known of a job that said nothing of use."""
     try:
-        details = job.api.job(job.id)
+        details, log = job.api.job(job.id), job.api.logs(job.id)
     except CannotRun as error:
         return f"raydiag's job {job.id} gave no answer: {error}"
-    log = job.api.logs(job.id)
     # Ray shows the command first, which is no news.
     printed = log.rpartition(bundle.LAST_LINE)[2]
     lines = [line for line in printed.splitlines() if line.strip() and "@raydiag" not in line]

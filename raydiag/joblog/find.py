@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from raydiag.errors import CannotRun
+from raydiag.errors import CannotRun, NoSuchJob
 from raydiag.joblog import log_files
 from raydiag.joblog.facts import Resolved
 from raydiag.joblog.log_files import ATTEMPT, STEM, natural
@@ -77,14 +77,14 @@ def resolve(named: str, outputs: str = "outputs") -> Resolved:
 
 def resolve_all(
     names: Iterable[str], outputs: str = "outputs"
-) -> tuple[list[Resolved], list[CannotRun]]:
-    """Each job once, however many of its files were named; and why the others are none."""
-    jobs, problems = [], []
+) -> tuple[list[Resolved], dict[str, CannotRun]]:
+    """Each job once, however many of its files were named; and why other names are none."""
+    jobs, problems = [], {}
     for name in dict.fromkeys(names):
         try:
             jobs.append(resolve(name, outputs))
         except CannotRun as error:
-            problems.append(error)
+            problems[name] = error
     return _distinct(jobs), problems
 
 
@@ -327,14 +327,14 @@ def _by_id(named: str, outputs: Path) -> _FoundLogs:
     if numbered and not is_of_array:
         job_id, index = numbered[1], int(numbered[2] or numbered[3])
     if not (is_of_array or log_files.JOB_ID.match(job_id)) or os.sep in named:
-        raise CannotRun(f"{named}: no such file, and not a job id")
+        raise NoSuchJob(f"{named}: no such file, and not a job id")
     if not outputs.is_dir():
-        raise CannotRun(f"{named}: no such file, and there is no directory {outputs} to look in")
+        raise NoSuchJob(f"{named}: no such file, and there is no directory {outputs} to look in")
     jobs, attempts = _named_by_id(job_id, outputs)
     if attempts and not jobs:
         return _attempts(_FoundLogs(named), attempts, index)
     if not jobs:
-        raise CannotRun(f"{named}: no such job below {outputs}, and no such file")
+        raise NoSuchJob(f"{named}: no such job below {outputs}, and no such file")
     if len(jobs) > 1 or attempts:
         raise CannotRun(f"{named} could mean several jobs: {_listed([*jobs, *attempts])}")
     if jobs[0].is_dir():

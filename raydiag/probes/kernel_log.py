@@ -24,7 +24,10 @@ from raydiag.probes import FIRST, probe
 from raydiag.procfs import boot_time_s
 
 PATH = "/dev/kmsg"
-NOT_CHECKED = "the kernel log was not checked"
+NOT_CHECKED = (
+    "the kernel log was not checked: it needs root, CAP_SYSLOG or kernel.dmesg_restrict=0, "
+    "and in a container /dev/kmsg"
+)
 
 _TEXT_LIMIT_BYTES = 4096
 _LINE_LIMIT_BYTES = _TEXT_LIMIT_BYTES + 512  # header and text; a header has less than 100

@@ -11,6 +11,7 @@ from raydiag.render.formats import count, grouped, hosts_of, shape, utc
 from raydiag.render.report import Section, bullets
 
 _WITHOUT_LANDLOCK = "processes"  # it would hide from these readers what they are there to read
+_FILES = "files"  # the kind that reads nearly everything
 _SAME_START_S = 60.0  # nodes that booted together
 
 
@@ -18,7 +19,7 @@ def coverage_section(snapshot: Snapshot, coverage: Coverage, verbose: bool) -> S
     """Everything that was or was not seen; equal reasons share a line with the set of nodes."""
     answered = f"{coverage.answered} of {count(coverage.asked, 'node')} answered"
     lines = [*blind_lines(coverage), *_unread(coverage.unread, verbose)]
-    lines += [*_kernel_log(snapshot), *_sandbox(snapshot)]
+    lines += [*_kernel_log(snapshot), *_sandbox(snapshot, verbose)]
     return Section("Coverage", facts=[answered], blocks=[bullets(lines)])
 
 
@@ -78,18 +79,20 @@ def _kernel_log(snapshot: Snapshot) -> Iterator[str]:
         yield f"kernel log: no record from {fold(missing)}"
 
 
-def _sandbox(snapshot: Snapshot) -> Iterator[str]:
-    """How each kind of reader was confined, as its node says."""
+def _sandbox(snapshot: Snapshot, verbose: bool) -> Iterator[str]:
+    """How each kind of reader was confined, as its node says; those of files alone without -v."""
     hosts_alike: dict[tuple[str, str], list[str]] = defaultdict(list)
     confined = list(filter(attrgetter("sandbox"), snapshot.nodes))
     for report in confined:
-        for kind, bonds in sorted(report.sandbox.items()):
+        kinds = sorted(report.sandbox) if verbose else {_FILES} & report.sandbox.keys()
+        for kind in kinds:
+            bonds = report.sandbox[kind]
             hosts_alike[str(kind), _bonds(str(kind), bonds)].append(report.node.host)
     for (kind, bonds), hosts in hosts_alike.items():
         readers = f"{kind} readers"
         if len(hosts) < len(confined):
             readers += f" on {fold(hosts)}"
-        yield f"sandbox of {readers}: {bonds}"
+        yield f"sandbox of {readers}: {bonds}" + ("" if verbose else " (-v: all kinds)")
 
 
 def _bonds(kind: str, bonds: Any) -> str:

@@ -153,7 +153,7 @@ def _events(chain: Sequence[Finding], examined: ExaminedJob) -> Iterator[Event]:
         if finding.onset is not None and first is not None and finding.onset > first:
             later = f"{formats.span(finding.onset - first)} later"
         yield Event(
-            "(no time)" if finding.onset is None else utc(finding.onset),
+            _when(finding),
             finding.failure_class,
             (scope([finding]), finding.confidence.value),
             finding.title,
@@ -161,6 +161,14 @@ def _events(chain: Sequence[Finding], examined: ExaminedJob) -> Iterator[Event]:
             _evidence(finding, examined, show_all=False),
             blocks.TONES[severity_of(finding)],
         )
+
+
+def _when(finding: Finding) -> str:
+    """Since when; what has no onset was at least seen at some time."""
+    if finding.onset is not None:
+        return utc(finding.onset)
+    seen_at = min(filter(None, (item.time for item in finding.evidence)), default=None)
+    return "(no time)" if seen_at is None else f"seen {utc(seen_at)}"
 
 
 def _other_findings(examined: ExaminedJob, show_all: bool) -> Iterator[Bullet]:

@@ -52,12 +52,17 @@ def stopped_ray_processes(snapshot: Snapshot) -> Iterator[Finding]:
     """Raylets and Ray's agents that are stopped or zombies; one finding for a machine.
 
     The training may go on without them for a while: Ray's control store declares a node dead only
-    when its health checks have failed for some time.
+    when its health checks have failed for some time. A raylet that has exited beside one that lives
+    is that of an earlier session, or of another cluster.
     """
     for machine in machines(snapshot):
+        processes = list(machine.records(RayProcess))
+        living = {process.role for process in processes if not _halted_state(process)}
         halted = []
-        for process in machine.records(RayProcess):
-            if process.role in ("raylet", "agent") and process.state in (*_STOPPED, *_ENDED):
+        for process in processes:
+            is_left = process.role == "raylet" and process.state in _ENDED and "raylet" in living
+            is_halted = process.state in (*_STOPPED, *_ENDED)
+            if process.role in ("raylet", "agent") and is_halted and not is_left:
                 halted.append(process)
         if halted:
             evidence = _halted_evidence(machine, halted)

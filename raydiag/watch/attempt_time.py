@@ -102,7 +102,7 @@ def _notes(runs: Sequence[_TrainingRun]) -> Iterator[str]:
         if run.window_s is None:
             yield f"{log}: its time is not known: no times on its lines, and no summary"
         elif run.run is None:
-            yield f"{log}: no step lines; productive is the time up to its last save"
+            yield f"{log}: no step lines; only saves and the end tell what was kept"
 
 
 # ---- runs of steps in a log
@@ -340,15 +340,20 @@ def _after_training(spent: TimeSpent, run: _TrainingRun, pace_s: float) -> None:
 
 
 def _without_steps(spent: TimeSpent, run: _TrainingRun, window_s: float) -> None:
-    """Up to the last save; a job that completed kept everything."""
+    """Up to the last save; a job that completed kept everything, one without a save none."""
     if run.status is JobStatus.COMPLETED:
         spent.productive = window_s
+        return
+    if run.status is JobStatus.HANGING or run.primary in _HANGS:
+        spent.stall = window_s
         return
     finished = [save for save in run.facts.saves if save.event == "finished"]
     times = [first_known(save.time, save.near_time) for save in finished]
     saved_at = next(filter(None, reversed(times)), None)
-    if saved_at is not None and run.begin is not None:
-        spent.productive = max(0.0, saved_at - run.begin)
+    if saved_at is None or run.begin is None:  # as far as the log tells, it never trained
+        spent.startup = window_s
+        return
+    spent.productive = max(0.0, saved_at - run.begin)
     spent.lost = max(0.0, window_s - spent.productive)
 
 

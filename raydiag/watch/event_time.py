@@ -128,7 +128,8 @@ class _Window:
         kept = first_known(next_loaded, last_saved, 0)
         began = [event.time for event in [*reversed(loads), *events[: len(saves)]]]
         trained_from = next(iter(began), None)  # afresh, where it loads nothing and saves
-        last = max(event.time for event in [*saves, *loads, events[0]])
+        alive = [event.time for event in events if event.kind != "job_terminated"]
+        last = max(alive, default=events[0].time)  # an end before it was not the last one
         return cls(
             begin=events[0].time,
             trained_from=trained_from,

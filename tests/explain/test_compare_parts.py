@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from raydiag import cli
 from raydiag.explain.comparison import worker_logs
 from raydiag.explain.comparison.gap import NONE, PERSISTENT, SINCE, TRANSIENT, SpeedGap, gap
 from raydiag.explain.comparison.settings import JobSettings, differences
@@ -222,3 +223,31 @@ def test_most_hosts_say_how_many_and_no_log_says_nothing(tmp_path: Path) -> None
 
 def test_an_overlong_line_is_no_trouble(tmp_path: Path) -> None:
     assert waves(tmp_path, "x" * 5_000_000 + "\n" + wave(1)).waves == 1
+
+
+# ---- next steps
+
+
+def _log(path: Path, step_s: float, end: str) -> str:
+    lines = []
+    for step in range(60):
+        speed = f"Tokens/s/device: {2000 / step_s:.3f}"
+        lines.append(f"completed step: {step}, seconds: {step_s:.3f}, {speed}, loss: 4.0\n")
+    path.write_text("".join(lines) + end, encoding="utf-8")
+    return str(path)
+
+
+def test_next_steps_are_about_the_slowness_that_was_asked_about(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failure = "RuntimeError: NCCL error: unhandled system error, NCCL version 2.21\n"
+    faster = _log(tmp_path / "faster.log", 1.0, failure)
+    slower = _log(tmp_path / "slower.log", 1.2, "")
+    cli.main(["compare", faster, slower, "--job-state", "ended"])
+    steps = capsys.readouterr().out.partition("RECOMMENDED NEXT STEPS\n")[2]
+    steps = " ".join(steps.partition("\n\n")[0].split())
+    assert "tell nodes from software" in steps
+    assert "2. Run job slower again on the other job's nodes" in steps
+    problem = f"Job faster has a problem of its own (nccl-error): raydiag diagnose {faster}"
+    assert problem in steps
+    assert "NCCL_DEBUG" not in steps

@@ -44,6 +44,7 @@ from raydiag.model import (
 )
 from raydiag.probes.ras import RasCount
 from raydiag.probes.ray_logs import RayLog
+from raydiag.render.diagnose import _when
 from raydiag.triage.verdict import Moment
 from raydiag.tsdb import live
 from raydiag.tsdb.client import Client
@@ -440,6 +441,23 @@ def test_a_job_without_a_log_is_judged_by_the_steps_of_its_workers() -> None:
     assert verdict.explain(steps_go_on).verdict.failure_class == "healthy"
     nobody_knows = unlogged_case(paced(log(30)), alive=None)
     assert verdict.explain(nobody_knows).verdict.failure_class == "unknown"
+
+
+def test_a_job_that_has_run_for_three_minutes_was_looked_at_for_three_minutes() -> None:
+    nodes_of_job = paced(log(30), log(30))
+    started = replace(nodes_of_job.snapshot, job_start=820.0)
+    window = unlogged_case(replace(nodes_of_job, snapshot=started)).coverage.window
+    assert window == Window(820.0, 1000.0)
+    ended = replace(nodes_of_job, snapshot=started, ended=900.0)
+    assert unlogged_case(ended, alive=False).coverage.window == Window(820.0, 900.0)
+
+
+def test_what_has_no_onset_was_seen_at_the_time_of_its_evidence() -> None:
+    timed, untimed = Evidence("/proc/7/stat", "stopped", time=1000.0), Evidence("log", "x")
+    finding = Finding("worker-stopped", evidence=(untimed, timed))
+    assert _when(finding) == "seen 1970-01-01 00:16:40Z"
+    assert _when(replace(finding, onset=900.0)) == "1970-01-01 00:15:00Z"
+    assert _when(replace(finding, evidence=(untimed,))) == "(no time)"
 
 
 def test_no_verdict_is_healthy_while_one_rank_makes_no_step() -> None:

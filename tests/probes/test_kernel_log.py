@@ -238,7 +238,7 @@ def test_denied_when_a_read_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
         root = tmp_path / str(number)
         root.mkdir()
         host = DeviceHost(node(root, None), monkeypatch, [record(1, "fault"), number])
-        with pytest.raises(Denied, match="the kernel log was not checked"):
+        with pytest.raises(Denied, match="not checked: it needs root, CAP_SYSLOG"):
             read(host, "fault")
 
 

@@ -82,6 +82,14 @@ def test_what_has_no_work_or_is_not_a_worker_is_left_alone() -> None:
     assert stopped(idle, ended, raylet) == []
 
 
+def test_a_raylet_that_has_exited_beside_a_living_one_is_history() -> None:
+    left = process(90, "Z", comm="raylet", command="", role="raylet", worker_pid=None)
+    assert list(stopped_ray_processes(job(node("b", left)))) == []  # each node has one that lives
+    stopped_one = replace(left, state="T")  # may be continued, so somebody counts on it
+    (finding,) = stopped_ray_processes(job(node("b", stopped_one)))
+    assert finding.failure_class == "ray-node-dead"
+
+
 @pytest.mark.parametrize(("state", "words"), [("T", "state T"), ("Z", "zombie")])
 def test_an_agent_of_rays_that_does_not_run_is_told(state: str, words: str) -> None:
     agent = process(703, state, role="agent", comm="ray::DashboardA", command="", worker_pid=None)

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any, Optional
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from raydiag.cli import main
 from raydiag.joblog.job_events import KINDS, JobEvent, JobEvents
 from raydiag.watch.event_time import by_events
 from tests import schemas
-from tests.triage.logs import START, cancelled, header, steps, summary
+from tests.triage.logs import START, cancelled, header, steps, summary, traceback
 
 Ask = Callable[..., dict[str, Any]]
 
@@ -162,6 +162,22 @@ def test_a_log_without_steps_or_times(place: Path, ask: Ask) -> None:
     assert "no times" in job["notes"][0]
 
 
+def test_a_job_that_failed_before_its_first_step(place: Path, ask: Ask) -> None:
+    lines = [f"{stamp(0)} begin", f"{stamp(90)} loading", *traceback("ValueError: odd batch")]
+    log(place, "41-demo.log", header() + lines)
+    [job] = ask("41", "--job-state", "ended")["jobs"]
+    assert (job["efficiency"], parts(job["seconds"])) == (0, {"startup": 90})
+
+
+def test_a_log_that_tells_saves_only(place: Path, ask: Ask) -> None:
+    lines = [f"{stamp(0)} begin", f"{stamp(600)} Saved checkpoint to /ckpt/7", f"{stamp(800)} on"]
+    crash = ["Rank0: (1) segmentation fault: artificial segfault"]
+    log(place, "41-demo.log", [*lines, *crash])
+    [job] = ask("41", "--job-state", "ended")["jobs"]
+    assert parts(job["seconds"]) == {"productive": 600, "lost": 200}
+    assert "only saves" in job["notes"][0]
+
+
 def test_several_jobs_and_their_sum(place: Path, ask: Ask) -> None:
     two_attempts(place)
     log(place, "41-demo.log", header(100, None) + steps(0, 99, clock=START))
@@ -280,6 +296,7 @@ def test_the_report(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "Productive (steps that were kept)  10 min 0 s  50.0 %  ####################\n" in text
 
 
+@example([(0.0, "job_terminated", 0), (1.0, "job_started", 0)], 1.0)
 @given(
     st.lists(
         st.tuples(st.floats(0, 1e5), st.sampled_from(KINDS), st.integers(0, 1000)), min_size=1

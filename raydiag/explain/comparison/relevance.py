@@ -1,10 +1,10 @@
 """What of a comparison matters to its reader: which causes, settings, metrics and findings."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
-from raydiag.explain.comparison import Comparison
+from raydiag.explain.comparison import Comparison, answer
 from raydiag.explain.comparison.gap import SpeedGap
 from raydiag.explain.comparison.metrics import ComparedMetrics, odd_hosts
 from raydiag.explain.comparison.pair import LEAK, Contrast
@@ -61,11 +61,30 @@ def source_trace(contrast: Contrast) -> str:
 
 
 def next_steps(comparison: Comparison) -> list[str]:
-    """Those of the most severe findings, each once."""
-    steps: dict[str, None] = {}
-    for finding in comparison.diagnosis.problems:
-        steps.update(dict.fromkeys(finding.next_steps))
-    return list(steps)[:_MOST_NEXT_STEPS]
+    """Those for what makes a job slower; what else a job has is for a diagnosis of that job.
+
+    Of a job that is compared with none, those of the problems of its saves.
+    """
+    findings = list(comparison.diagnosis.problems)
+    if comparison.contrasts:
+        labelled = itertools.chain.from_iterable(map(answer.findings, comparison.contrasts))
+        findings = [finding for _, finding in labelled]
+    steps = dict.fromkeys(itertools.chain.from_iterable(map(attrgetter("next_steps"), findings)))
+    return [*list(steps)[:_MOST_NEXT_STEPS], *_other_problems(comparison, findings)]
+
+
+def _other_problems(comparison: Comparison, told: Sequence[Finding]) -> Iterator[str]:
+    """One line for each job that has another problem than those that are told of."""
+    classes_by_job: dict[str, list[str]] = {}
+    told_classes = {finding.failure_class for finding in told}
+    for label, finding in other_findings(comparison, show_all=False):
+        is_told = finding.failure_class in told_classes
+        if finding.severity is not Severity.INFO and not is_told:
+            classes_by_job.setdefault(label, []).append(finding.failure_class)
+    asked = {side.label: side.asked for side in comparison.sides}
+    for label, classes in classes_by_job.items():
+        listed = ", ".join(dict.fromkeys(classes))
+        yield f"Job {label} has a problem of its own ({listed}): raydiag diagnose {asked[label]}"
 
 
 def other_findings(comparison: Comparison, show_all: bool) -> Iterator[tuple[str, Finding]]:

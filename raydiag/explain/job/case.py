@@ -12,7 +12,7 @@ from raydiag.explain.job.request import DiagnosisRequest, TriagedJob
 from raydiag.explain.job_case import JobCase
 from raydiag.explain.names import by_name
 from raydiag.explain.weighing import TRIAGE
-from raydiag.model import Coverage, Diagnosis, Finding, HostUnread, Observation, Severity
+from raydiag.model import Coverage, Diagnosis, Finding, HostUnread, Observation, Severity, Window
 from raydiag.playbooks.observations import RuledOut
 from raydiag.rules.progress import Pace
 from raydiag.triage.verdict import JobStatus
@@ -216,6 +216,22 @@ def _ruled_out(metrics: SeenMetrics, is_refuted: bool) -> tuple[RuledOut, ...]:
 def _coverage(job: TriagedJob, metrics: SeenMetrics, request: DiagnosisRequest) -> Coverage:
     """Of the metrics, with what could not be read of the log, or not be reached at all."""
     log = job.triage.diagnosis.coverage
-    of_metrics = metrics.coverage or Coverage(0, 0, window=log.window)
+    of_metrics = metrics.coverage or Coverage(0, 0, window=_without_metrics(log.window, request))
     unread = dict.fromkeys((*request.unread, *of_metrics.unread, *metrics.unread, *log.unread))
     return replace(of_metrics, unread=tuple(unread))
+
+
+def _without_metrics(of_log: Window | None, request: DiagnosisRequest) -> Window | None:
+    """What was looked at: the log's time, and of a live cluster's job all of it until now.
+
+    Many a log has one time only, where it begins.
+    """
+    own_nodes = request.nodes
+    if own_nodes is None:
+        return of_log
+    known_starts = [own_nodes.snapshot.job_start, of_log.start if of_log is not None else None]
+    start = min(filter(None, known_starts), default=None)
+    if start is None:
+        return of_log
+    asked_at = own_nodes.snapshot.time
+    return Window(start, max(start, asked_at if own_nodes.ended is None else own_nodes.ended))
