@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 HELP = "diagnose an example incident, without a cluster: a first look"
 
 _FIRST = "gpu-memory-error"  # the one that the wheel carries
-_HERE = ""  # where the page goes, unless it is said
+_HERE = Path()  # where the page goes, unless it is said
 _AS_TEXT = {"format": "text", "output": None}
 
 
