@@ -29,6 +29,7 @@ CASES = [
     ("raydiag diagnose 47", {"4711"}),
     ("raydiag triage ", {"4711", "outputs"}),
     ("raydiag probe --node node01", {"node017"}),
+    ("raydiag probe --node ", {"node017"}),
     ("raydiag probe --only ra", {"ras", "ray_logs"}),
     ("raydiag explain rccl-h", {"rccl-hang"}),
     ("raydiag schema kms", {"kmsg"}),
@@ -41,7 +42,10 @@ each_case = pytest.mark.parametrize(("typed", "expected"), CASES, ids=[case[0] f
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """A directory with a job below outputs/."""
-    (tmp_path / "outputs" / "4711-llama" / "ray_logs" / "node017").mkdir(parents=True)
+    hosts = tmp_path / "outputs" / "4711-llama" / "ray_logs"
+    for name in ("node017", "node018$(touch hit)", "node019`touch hit`", "node01;touch hit"):
+        (hosts / name).mkdir(parents=True)
+    (tmp_path / "outputs" / "4712$(touch hit)-llama").mkdir()
     (tmp_path / "dmesg.txt").touch()
     return tmp_path
 
@@ -89,6 +93,7 @@ def test_bash(typed: str, expected: set[str], script: Callable[[str], Path], pla
     done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=True)
     assert expected <= set(done.stdout.split())
     assert done.stderr == ""
+    assert not (place / "hit").exists()  # names of directories are words, not commands
 
 
 @each_case
@@ -105,6 +110,7 @@ def test_fish(typed: str, expected: set[str], script: Callable[[str], Path], pla
     candidates = {line.partition("\t")[0].rstrip("/") for line in done.stdout.splitlines()}
     assert expected <= candidates
     assert done.stderr == ""
+    assert not (place / "hit").exists()
 
 
 @each_case
@@ -132,6 +138,7 @@ def test_zsh(
         os.close(terminal)
         os.waitpid(process, 0)
     assert all(word in shown for word in expected), shown
+    assert not (place / "hit").exists()
 
 
 def _shown(terminal: int, wanted: set[str]) -> str:

@@ -21,9 +21,13 @@ from typing import Any
 HELP = "print completion for bash, zsh or fish"
 
 _SHELLS = ("bash", "zsh", "fish")
-# Run by the shell at each completion, so they have to take a moment only.
+# Run by the shell at each completion, so they have to take a moment only. bash expands the words
+# that it completes, and directories may be anybody's: what is no plain name stays out.
 _JOB_IDS = r"""sh -c 'ls outputs 2>/dev/null | sed -n "s/^\([0-9][0-9]*\)-.*/\1/p" | sort -u'"""
-_NODES = r"""sh -c 'ls -d outputs/*/ray_logs/*/ 2>/dev/null | sed "s,/$,,;s,.*/,," | sort -u'"""
+_NODES = (
+    "sh -c 'ls -d outputs/*/ray_logs/*/ 2>/dev/null"
+    """ | sed -n "s,/$,,;s,.*/,,;/^[A-Za-z0-9._-]*$/p" | sort -u'"""
+)
 # What completes names of files, in each shell.
 _FILES = (
     '  _shtab_compgen_files "$1"\n',
