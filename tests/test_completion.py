@@ -113,6 +113,7 @@ def test_fish(typed: str, expected: set[str], script: Callable[[str], Path], pla
     assert not (place / "hit").exists()
 
 
+@pytest.mark.slow
 @each_case
 def test_zsh(
     typed: str, expected: set[str], script: Callable[[str], Path], place: Path, tmp_path: Path
