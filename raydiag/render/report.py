@@ -11,9 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from operator import itemgetter
+from typing import TYPE_CHECKING
 
 from raydiag.model import Severity
-from raydiag.timeline.courses import Course
+
+if TYPE_CHECKING:
+    from raydiag.timeline.courses import Course  # wants numpy, which not every report needs
 
 
 class Tone(Enum):

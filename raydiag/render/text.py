@@ -9,7 +9,6 @@ from typing import Any
 from raydiag.render import report as blocks
 from raydiag.render.escape import terminal
 from raydiag.render.report import Report, Section, Tone, Toned, Words, plain_text, tone_of
-from raydiag.render.sparkline import plot_lines
 
 _COLOURS = {Tone.BAD: "31", Tone.GOOD: "32", Tone.DOUBTFUL: "33"}
 _NARROWEST_PAGE = 40
@@ -103,6 +102,8 @@ class _TextWriter:
         return self._bullets(block.in_words(), indent)
 
     def _plot(self, block: blocks.Plot, indent: str) -> Iterator[str]:
+        from raydiag.render.sparkline import plot_lines  # wants numpy, which not every report needs
+
         for line in plot_lines(block.course, self.width - len(indent), self.bars):
             yield indent + terminal(line)
 
