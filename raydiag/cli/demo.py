@@ -52,6 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Find the example, diagnose it, show the report."""
     places = dict(examples())
+    if not places:
+        raise CannotRun("there are no examples here: they come with the wheel and with the sources")
     if arguments.list:
         print("\n".join(f"{name:18} {_title(place)}" for name, place in places.items()))
         return 0
@@ -102,9 +104,7 @@ def _title(place: Path) -> str:
 
 
 def _chosen(name: str, places: Mapping[str, Path]) -> Path:
-    """The example's directory, from here where that is shorter. Raises UsageError and CannotRun."""
-    if not places:
-        raise CannotRun("there are no examples here: they come with the wheel and with the sources")
+    """The example's directory, from here where that is shorter. Raises UsageError."""
     if name not in places:
         similar = difflib.get_close_matches(name, places, n=1)
         hint = f"did you mean {similar[0]!r}?" if similar else f"choose {', '.join(places)}"
