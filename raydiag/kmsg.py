@@ -166,7 +166,7 @@ def _logged_events(event: KernelEventSeen, path: str) -> Iterator[LoggedEvent]:
     first = event.lines[0]
     assert isinstance(first, LogLine)
     entry = catalog.failures()[event.finding]
-    meaning, next_step = entry.title, entry.next_steps[0]
+    meaning, next_step = event.row.meaning or entry.title, entry.next_steps[0]
     if event.meaning:
         meaning = f"{event.meaning.name}: {event.meaning.title}"
         next_step = event.meaning.next_step

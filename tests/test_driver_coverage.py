@@ -55,8 +55,38 @@ def test_statements_are_filled_in_as_the_driver_prints_them() -> None:
 
 def test_what_the_table_knows_is_counted(tree: Path) -> None:
     (coverage,) = driver_coverage.measured([tree])
-    assert coverage.row().split() == ["mlx5", "2", "50.0%", "0.0%", "1", "0.0%", "1", "0.0%"]
-    assert [entry.line for entry in coverage.missed] == [10, 18]
+    counts = ["mlx5", "1", "1", "100.0%", "100.0%", "100.0%", "1", "0.0%", "1", "0.0%"]
+    assert coverage.row().split() == counts
+    assert [entry.line for entry in coverage.missed] == [10]
+    assert [entry.line for entry in coverage.idle] == [18]
+
+
+@pytest.mark.parametrize(
+    ("text", "acts"),
+    [
+        ("QP 3 went to error state", True),
+        ("invalid argument 3", False),
+        ("register 3 = 0x1f", False),
+        ("self-test failed", False),
+        ("VF 3 did not answer", False),
+        ("kzalloc failed", False),
+        ("this mode is not supported", False),
+        ("ctx is NULL", False),
+        ("the hdmi encoder failed", False),
+    ],
+)
+def test_errors_that_nobody_acts_on_go_by_rule(text: str, acts: bool) -> None:
+    driver = next(entry for entry in driver_coverage.DRIVERS if entry.name == "mlx5")
+    printed = driver_coverage.Printed("a.c", 1, "error", driver.device + text, driver.device)
+    assert bool(driver_coverage.nobody_acts(printed, driver)) is not acts
+
+
+def test_what_is_odd_in_a_file_system_is_damage() -> None:
+    driver = next(entry for entry in driver_coverage.DRIVERS if entry.name == "xfs")
+    printed = driver_coverage.Printed(
+        "a.c", 1, "error", "XFS (dm-5): bad inode size", "XFS (dm-5): "
+    )
+    assert driver_coverage.nobody_acts(printed, driver) == ""
 
 
 def test_misses_are_listed(
@@ -64,4 +94,4 @@ def test_misses_are_listed(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["driver_coverage", str(tree), "--misses", "mlx5"])
     driver_coverage.main()
-    assert capsys.readouterr().out.splitlines()[1] == "error   thing.c:18: second_step: odd"
+    assert capsys.readouterr().out.startswith("warning thing.c:10: mlx5_core: tag: state")

@@ -15,7 +15,7 @@ import pytest
 from raydiag import kmsg
 from raydiag.cli import main
 from raydiag.errors import Denied
-from raydiag.model import Severity
+from raydiag.model import Confidence, Severity
 from tests import schemas
 
 XID = "NVRM: Xid (PCI:0000:1b:00): {}, pid=4242, name=python3, something"
@@ -65,7 +65,7 @@ def test_event_has_what_the_line_says(examine: Examine) -> None:
         ("<3>[ 4000.000001] sd 0:0:0:0: [sda] No Caching mode page found", None),
         ("[ 4000.000001] mlx5_core 0000:3b:00.0: a thing that no row knows", None),
         ("[ 4000.000001] mlx5_core 0000:3b:00.0: the thing did not return it all", "info"),
-        ("ice 0000:75:00.0 irdma3: Requesting a reset", "info"),
+        ("ice 0000:75:00.0 irdma3: lost its temper", "info"),
         ("2026-01-13T05:54:05+00:00 n1 kernel: XFS (md5): Odd thing (-19)", "info"),
         ("<6>[ 4000.000001] mlx5_core 0000:3b:00.0: the thing did not return it all", None),
         ("Jan 13 05:54:05 n1 nvme[12]: nvme nvme3: did not return it all", None),
@@ -78,6 +78,37 @@ def test_a_failure_of_a_driver_that_no_row_knows_is_its_familys(
     events = examine("<6>[    0.000001] Linux version 6.8.0", line).events
     assert [event.severity.value for event in events] == [severity] * (severity is not None)
     assert all(event.unclassified for event in events)
+
+
+@pytest.mark.parametrize(
+    ("message", "event_class", "meaning"),
+    [
+        ("amdgpu 0000:1b:00.0: amdgpu: the hive cannot be told", "amdgpu-xgmi", "XGMI"),
+        (
+            "amdgpu 0000:1b:00.0: amdgpu: no firmware for the odd engine",
+            "amdgpu-other-error",
+            "firm",
+        ),
+        ("NVRM: GPU3 gpuOdd_IMPL: a fabric that never answers", "nvlink", "NVLink"),
+        ("kfd kfd: amdgpu: odd doorbell of the process", "kfd-error", "queues"),
+        ("bnxt_en 0000:1b:00.0 ens1np0: an odd reply of hwrm", "rdma-error", "firmware"),
+        ("pcieport 0000:d4:00.0: EDR: odd answer", "pcie-aer-nonfatal", "containment"),
+        ("EXT4-fs (nvme0n1p2): odd journal", "fs-error", "journal"),
+    ],
+)
+def test_words_of_a_drivers_error_say_what_failed(
+    examine: Examine, message: str, event_class: str, meaning: str
+) -> None:
+    event = examine(f"<3>[ 4000.000001] {message}").events[0]
+    assert (event.event_class, event.unclassified) == (event_class, False)
+    assert meaning in event.meaning
+    (finding,) = examine(f"<3>[ 4000.000001] {message}").diagnosis.findings
+    assert finding.confidence is Confidence.POSSIBLE
+
+
+def test_a_drivers_own_name_is_no_word_of_what_failed(examine: Examine) -> None:
+    (event,) = examine("<3>[ 4000.000001] ionic_rdma ionic_rdma.0: odd").events
+    assert event.unclassified
 
 
 def test_an_error_that_no_row_knows_belongs_to_what_a_row_knows_beside_it(examine: Examine) -> None:

@@ -1,15 +1,19 @@
 """How much of what the kernel's drivers can print the table of kernel events knows.
 
 python -m tools.driver_coverage TREE...                     # the table, a line per driver
-python -m tools.driver_coverage TREE... --misses mlx5       # its errors without an event
+python -m tools.driver_coverage TREE... --unseen mlx5       # its errors without an event
+python -m tools.driver_coverage TREE... --misses mlx5       # the same where a line has no level
+python -m tools.driver_coverage TREE... --idle mlx5         # its errors that nobody would act on
 python -m tools.driver_coverage TREE... --alarms mlx5       # what it tells as news, with an alarm
 python -m tools.driver_coverage TREE... --generic mlx5      # its errors that are only the family's
 
 TREE: sources of Linux, of a driver outside it (amdgpu's DKMS, NVIDIA's open modules) or of Lustre,
-unpacked. Their print statements are found by the names of the functions, the conversions are filled
-with plausible values, and what that driver puts in front comes in front. No level is told to the
-table: most forms of a log have none. What is printed for debugging does not count: it is not in a
-log unless somebody asked for it.
+unpacked. Their print statements are found by the names of the functions, the conversions are
+filled with plausible values, and what that driver puts in front comes in front. Errors are looked
+up as records of /dev/kmsg, with their level, and as lines without one. An event is of a `kind` if
+more is known of it than which driver printed it. Errors that nobody on call would act on (`idle`)
+do not count: which they are goes by rule, `nobody_acts`. What is printed for debugging does not
+count either: it is not in a log unless somebody asked for it.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from raydiag import catalog
+from raydiag.catalog.kernel_table import ERROR_LEVEL
 from raydiag.model import Severity
 
 ERROR, WARNING, INFO, DEBUG = "error", "warning", "info", "debug"
@@ -72,14 +77,16 @@ _LEVEL_ARGUMENT = (
 )
 # Functions that print, whatever the level; others with such names compare or count.
 _PRINTS = re.compile(
-    r"(?:(?:dev|pr|netdev|netif|drm|pci|xfs|btrfs|ext4|ata_\w+|ibdev|mlx5\w*|mlx4|hw|ioc|md|ctrl|net|nvme"
+    r"(?:(?:dev|pr|netdev|netif|drm|pci|xfs|btrfs|ext4|ata_\w+|ibdev|mlx5\w*|mlx4|hw|ioc|md"
+    r"|ctrl|net|nvme"
     r"|amd64|edac|dm|dd_dev|qib_dev|hwrm|esw|qos|fpga|fs|mc|acpi|gfs2|f2fs)_"
     r"(?:emerg|alert|crit|err|error|warn|warning|notice|info|dbg|msg)\w*"
     r"|DRM_(?:DEV_)?(?:ERROR|WARN|INFO|NOTE|DEBUG)\w*|DC_(?:LOG_)?(?:ERROR|WARNING)"
     r"|(?:\w+_)?printk(?:_ratelimited|_once|_deferred)?|ext4_(?:abort|error\w*|grp_locked_error)"
     r"|EXT4_ERROR_(?:INODE|FILE)\w*|cifs_(?:server_|tcon_)?dbg|DM(?:ERR|WARN|INFO|CRIT)\w*"
     r"|C(?:ERROR|WARN|EMERG|DEBUG\w*|NETERR)|L(?:DLM|QUOTA)_(?:ERROR|WARN)|LCONSOLE\w*"
-    r"|NV_PRINTF(?:_COND)?|nv_printf|NV_DEV_PRINTF|NVSWITCH_PRINT|nvlink_print|UVM_(?:ERR|INFO)_PRINT\w*"
+    r"|NV_PRINTF(?:_COND)?|nv_printf|NV_DEV_PRINTF|NVSWITCH_PRINT|nvlink_print|UVM_(?:ERR"
+    r"|INFO)_PRINT\w*"
     r"|NV_DRM_DEV_LOG_(?:ERR|WARN|INFO)|nvidia_(?:err|warn)|UVM_DBG_PRINT\w*"
     r"|pr_(?:err|warn|info|debug)_?(?:ratelimited_)?client)"
 )
@@ -101,7 +108,13 @@ class Driver:
     ] = ()  # beginning of a function's name -> what it puts there
     skip: tuple[str, ...] = ()  # parts of paths: not on a server, or no driver
 
+    @property
+    def says_its_name(self) -> str:
+        """A pattern for its name in a line without a prefix."""
+        return "|".join(filter(None, (*self.name.split("/"), self.module, *_NAMES)))
 
+
+_NAMES = ("iscsi", "megasas", "mpt", "gss", "rpc", "jbd2", "nvrm", "edac", "mce", "dm-")
 _XFS = (("xfs_", "XFS (dm-5): "),)
 _EXT4 = (
     ("ext4_msg", "EXT4-fs (sda1): "),
@@ -346,6 +359,7 @@ DRIVERS = (
         ),
         "EDAC MC0: ",
         ("mce", "edac-ue", "edac-ce"),
+        common="mce: ",
         prefixes=_EDAC,
         skip=("inject",),
     ),
@@ -370,6 +384,101 @@ class Printed:
     line: int
     level: str
     text: str
+    prefix: str = ""  # what the driver puts in front
+
+    @property
+    def message(self) -> str:
+        """The text without the prefix."""
+        return self.text[len(self.prefix) :].strip()
+
+
+# Errors that nobody on call would act on, by rule. What is left is to have an event.
+_TELLS = (
+    r"(?!.*(?:fail|error|time?d? ?out|corrupt|cannot|can't|unable|could ?n[o']t|not respon"
+    r"|lost|dead|abort|fatal|"
+    r"bad\b|\bnot\b|n't\b|wrong|missing|invalid|mismatch|stuck|hung|unexpected|offline"
+    r"|inaccessible))"
+)
+_NOBODY_ACTS = {
+    "the values of a report: a label and numbers": re.compile(
+        rf"(?i)^{_TELLS}\W*(?:\[?[\w ./()<>#-]{{1,40}}\]?\s*[:=]+\s*)?"
+        r"(?:[\w .()-]{0,30}[:=@#]?\s*\W*(?:0x)?(?:1f|3|-5|x|abc|sda1|[0-9a-f]{16})\b[\s,;.)%"
+        r"|/\]]*)*\W*$"
+    ),
+    "not supported, or not allowed as it is set up": re.compile(
+        r"(?i)\b(?:un|not? )(?:support|implement|allow|permit|recogni[sz])\w*|\brequires?\b"
+        r"|\bmutually exclusive"
+        r"|\b(?:doesn't|does not|don't|cannot|can't) (?:support|be (?:set|changed|used"
+        r"|specified|mixed|combined))"
+        r"|\bmount option|\bmodule param|\bplease (?:specify|provide|use)\b"
+        r"|\bincompatible (?:option|mount)"
+        r"|\bonly (?:supported|allowed|valid|one|when|for|if)\b|\balready (?:set|in use|exists"
+        r"|registered|user)\b|\bparse"
+    ),
+    "interfaces for tests, debugging and set-up": re.compile(
+        r"(?i)debugfs|sysfs|procfs|\bproc entry|/proc|ethtool|devlink|self.?test|inject"
+        r"|\btracepoint|sysctl|kobject"
+        r"|\bnetlink|genl|hwmon|\bled\b|cdev|chrdev|\bmisc device|unregister|\bmodule (?:init"
+        r"|registr)"
+        r"|\bregister (?:a )?(?:notifier|driver|misc|net|sysfs|cpu|char|block|aux|filesystem"
+        r"|file system|shrinker)"
+    ),
+    "the body of a report of which another line tells the kind": re.compile(
+        r"^\[Hardware Error\]: (?!.*_STATUS|Machine check events|CPU )"
+    ),
+    "memory that was not there: the kernel reports that itself": re.compile(
+        r"(?i)\b(?:k|v|kv)?[mzc]?alloc\w*|\bout of memory|\bno (?:more )?memory|\benomem"
+        r"|\bnot enough memory"
+    ),
+}
+_OF_DEVICES = {
+    "what a program or an administrator asked for is refused": re.compile(
+        r"(?i)\b(?:invalid|bad|illegal|wrong|unknown|unrecogni[sz]ed|incorrect|conflicting"
+        r"|missing|improper)\b.{0,30}"
+        r"\b(?:arg\w*|param\w*|option|flag|mode|value|type|class|handle|size|length|index"
+        r"|offset|attribute|request"
+        r"|command|opcode|format|version|id|name|key|mask|range|count|number|setting|config\w*"
+        r"|input|ioctl|port"
+        r"|policy|level|state|target|string|device|algorithm|method|alignment|feature)s?\b"
+        r"|\b(?:must|should|needs? to|has to|have to) (?:not |only )?(?:be|have|provide"
+        r"|specify|use|match)\b"
+        r"|\b(?:too (?:long|big|large|many|small|few|short))\b|\balready\b"
+        r"|\bexceeds?\b.{0,25}\b(?:max|limit)"
+    ),
+    "software at odds with itself": re.compile(
+        r"(?i)\bNULL\b|\bbug\b|\bassert\w*|\bsanity|\bshould (?:never|not)"
+        r"|\bnot initiali[sz]ed|\brefcount"
+        r"|\buninitiali[sz]ed|\bout of (?:bounds|range)|\bimpossible|\bunbalanced|\bleak"
+    ),
+    "display, video and old kinds of devices": re.compile(
+        r"(?i)\b(?:crtc|connector|hdmi|displayport|dp ?aux|edp|backlight|vblank|dc_|dmub|dmcub"
+        r"|otg|vcn|uvd|vce|jpeg|vpe"
+        r"|isp|acp|lttpr|hdcp|framebuffer|fbdev|cursor|audio|codec|i2c|gpio|vbios|rom|atom)\w*\b"
+        r"|\b(?:vcn|uvd|vce|jpeg|dcn|dce|hdcp|vpe)_"
+    ),
+    "virtual machines, flows and offloads of a network card": re.compile(
+        r"(?i)\b(?:vf|vfs|pf|vport|representor|rep|sriov|sr-iov|vdpa|vfio|vgpu|mdev|eswitch"
+        r"|e-switch|esw|bridge|lag|tc"
+        r"|flower|flow|steering|fdb|macsec|ipsec|tls|ktls|ptp|pps|dpll|gnss|dcb|dscp|ets|pfc"
+        r"|xdp|xsk|vlan|vxlan|geneve"
+        r"|gre|fdir|rss|mcast|multicast|promisc\w*|filter\w*|acl|nvm|flash\w*|fru|ddp|profile"
+        r"|sched\w* (?:node|tree"
+        r"|layer)|tunnel|mac addr\w*|loopback|wol|eee|subfunction|sf|hairpin|crypto|dek|qos"
+        r"|rate limit\w*|max rate)\b"
+    ),
+}
+_FILE_SYSTEMS = ("md/dm", "ext4", "xfs", "btrfs", "nfs", "lustre", "lnet", "ceph", "cifs")
+
+
+def nobody_acts(printed: Printed, driver: Driver) -> str:
+    """The rule by which nobody would act on the error; empty if somebody would.
+
+    What is odd in a file system is damage, so that fewer rules hold there.
+    """
+    if not printed.prefix and not re.search(driver.says_its_name, printed.text, re.I):
+        return "it does not say which driver printed it"
+    fits = {**_NOBODY_ACTS, **({} if driver.name in _FILE_SYSTEMS else _OF_DEVICES)}
+    return next((rule for rule, words in fits.items() if words.search(printed.message)), "")
 
 
 @dataclass
@@ -377,39 +486,59 @@ class Coverage:
     """What the table knows of one driver's print statements."""
 
     driver: Driver
-    missed: list[Printed] = field(default_factory=list)  # errors and warnings without an event
+    idle: list[Printed] = field(default_factory=list)  # errors that nobody would act on
+    by_level: int = 0  # errors with an event where the record tells its level
+    unseen: list[Printed] = field(default_factory=list)  # errors without an event
+    missed: list[Printed] = field(default_factory=list)  # the same, and warnings, without a level
     generic: list[Printed] = field(default_factory=list)  # errors of which only the driver is known
     alarming: list[Printed] = field(default_factory=list)  # informative ones with an alarm
+    telling: list[Printed] = field(default_factory=list)  # the same, but they do tell a failure
     counts: dict[str, int] = field(default_factory=dict)  # by level
     seen: dict[str, int] = field(default_factory=dict)  # those with an event
 
     def add(self, printed: Printed) -> None:
         """Look up one print statement."""
-        hit = catalog.kernel_event(printed.text)
         level = printed.level
+        if level == ERROR and nobody_acts(printed, self.driver):
+            self.idle.append(printed)
+            return
+        hit = catalog.kernel_event(printed.text)
         self.counts[level] = self.counts.get(level, 0) + 1
         self.seen[level] = self.seen.get(level, 0) + (hit is not None)
+        if level == ERROR:
+            self._add_as_record(printed)
         if level == INFO:
-            if hit and hit[0].severity is not Severity.INFO:
-                self.alarming.append(printed)
+            # What only words tell is a note where the line has no level.
+            if hit and not hit[0].by_words and hit[0].severity is not Severity.INFO:
+                failure = catalog.kernel_table().failure
+                told = failure.search(printed.message.lower())
+                (self.telling if told else self.alarming).append(printed)
         elif hit is None:
             self.missed.append(printed)
-        elif level == ERROR and hit[0].event in self.driver.classes:
+
+    def _add_as_record(self, printed: Printed) -> None:
+        """Look up an error as /dev/kmsg has it, with its level."""
+        hit = catalog.kernel_event(printed.text, ERROR_LEVEL)
+        self.by_level += hit is not None
+        if hit is None:
+            self.unseen.append(printed)
+        elif hit[0].unclassified:
             self.generic.append(printed)
 
     def row(self) -> str:
         """A line of the table."""
         errors, warnings = self.counts.get(ERROR, 0), self.counts.get(WARNING, 0)
         told = self.counts.get(INFO, 0)
-        own = self.seen.get(ERROR, 0) - len(self.generic)
+        own, seen = self.by_level - len(self.generic), _share(self.by_level, errors)
         return (
-            f"{self.driver.name:<10}{errors:>7}{_share(self.seen.get(ERROR, 0), errors):>8}"
-            f"{_share(own, errors):>8}{warnings:>9}{_share(self.seen.get(WARNING, 0), warnings):>8}"
+            f"{self.driver.name:<10}{len(self.idle):>6}{errors:>7}{seen:>8}"
+            f"{_share(own, errors):>8}{_share(self.seen.get(ERROR, 0), errors):>9}"
+            f"{warnings:>9}{_share(self.seen.get(WARNING, 0), warnings):>8}"
             f"{told:>7}{_share(len(self.alarming), told):>8}"
         )
 
 
-HEADING = "driver     errors   event     own warnings   event   info   alarm"
+HEADING = "driver      idle errors   event    kind no level warnings   event   info   alarm"
 
 
 def _share(part: int, whole: int) -> str:
@@ -469,9 +598,11 @@ def statements(source: str, driver: Driver, file: str) -> Iterator[Printed]:
         text = _filled(_literal(arguments[position], named), arguments[position + 1 :], function)
         prefix = _prefix(name, driver, formats, named, function)
         prefix = prefix.replace("{dm}", dm_prefix[1] if dm_prefix else "core")
-        text = f"{prefix.replace('{function}', function)}{text}".strip()
+        prefix = prefix.replace("{function}", function)
+        text = f"{prefix}{text}".strip()
         if len(text) > len(prefix) + 3 and re.search(r"[a-zA-Z]{3}", text[len(prefix) :]):
-            yield Printed(file, source.count("\n", 0, call.start()) + 1, level, text)
+            line = source.count("\n", 0, call.start()) + 1
+            yield Printed(file, line, level, text, prefix)
 
 
 def _arguments(source: str, start: int) -> list[str]:
@@ -591,18 +722,24 @@ def main() -> None:
     )
     parser.add_argument("trees", nargs="+", type=Path, metavar="TREE")
     asked = parser.add_mutually_exclusive_group()
-    for option in ("misses", "alarms", "generic"):
+    for option in ("unseen", "misses", "alarms", "generic", "idle"):
         asked.add_argument(f"--{option}", metavar="DRIVER", choices=[d.name for d in DRIVERS])
     options = parser.parse_args()
-    name = options.misses or options.alarms or options.generic
+    name = options.unseen or options.misses or options.alarms or options.generic or options.idle
     if not name:
         print(HEADING)
     for coverage in measured(options.trees, [name] if name else ()):
         if not name:
             print(coverage.row())
             continue
-        listed = coverage.missed if options.misses else coverage.alarming
-        for printed in coverage.generic if options.generic else listed:
+        lists = {
+            options.unseen: coverage.unseen,
+            options.misses: coverage.missed,
+            options.alarms: coverage.alarming,
+            options.generic: coverage.generic,
+            options.idle: coverage.idle,
+        }
+        for printed in lists[name]:
             print(f"{printed.level:<8}{printed.file}:{printed.line}: {printed.text}")
 
 

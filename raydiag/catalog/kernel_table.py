@@ -45,15 +45,41 @@ class KernelEvent:
     expires_s: int | None = None  # s after which it is history if it does not recur; None: never
     many: int | None = None  # from this number on a warning instead of a note
     also: tuple[str, ...] = ()  # further events of the line
+    finer: bool = False  # its words may name a finer class: a kind of the driver's
     codes: str  # family of error numbers that the group `code` belongs to; empty: none
     examples: tuple[str, ...]
     near_misses: tuple[str, ...]
     source: str
-    unclassified: bool = False  # all that is known is which driver printed it, as an error
+    by_words: bool = False  # no row knows the form: a driver's line with words of failure
+    unclassified: bool = False  # nor do its words say what failed
+    meaning: str = ""  # what failed, where that says more than the class
 
     def finding_for(self, block: str | None) -> str:
         """Failure class for an event in that hardware block."""
         return self.finding_by_block.get((block or "").lower(), self.finding)
+
+
+@dataclass(frozen=True)
+class Driver:
+    """A family of drivers: how its lines begin, and what its failures are if no row knows them."""
+
+    begins: re.Pattern[str]  # in lower case
+    words: tuple[str, ...]  # the same, as in the file
+    general: KernelEvent
+    kinds: tuple[tuple[re.Pattern[str], KernelEvent], ...]  # of what failed, by words of the line
+
+    @property
+    def events(self) -> Iterator[KernelEvent]:
+        """All that its lines may be."""
+        return chain([self.general], (event for _, event in self.kinds))
+
+    def kind(self, lower: str, beginning: re.Match[str]) -> KernelEvent:
+        """What failed, by the words of the line in lower case behind the driver's own name."""
+        message = lower[beginning.end() :]
+        if not beginning[0].endswith(": "):
+            message = message.partition(": ")[2] or message
+        named = (event for words, event in self.kinds if words.search(message))
+        return next(named, self.general)
 
 
 @dataclass(frozen=True)
@@ -65,7 +91,7 @@ class KernelTable:
     driver_fault_symbols: tuple[str, ...]
     quiet: tuple[str, ...]
     harmless: tuple[str, ...]  # lower case; of errors that mean nothing
-    drivers: tuple[KernelEvent, ...]  # what begins like a driver's lines, if it tells a failure
+    drivers: tuple[Driver, ...]
     failure: re.Pattern[str]  # finds a word of failure, in lower case
     failures: tuple[str, ...]  # parts of those words, any of which is in each of them
     rows_of: Mapping[tuple[str, ...], Sequence[int]]  # parts of a word -> positions in `events`
@@ -83,12 +109,27 @@ class KernelTable:
         for position in sorted(positions):
             match = self.events[position].pattern.search(message)
             if match:
-                return self.events[position], match
-        for row in self.drivers:
-            beginning = row.pattern.match(lower)
-            if beginning:
-                return (row, beginning) if self._tells_failure(lower, level) else None
+                return self._finer(self.events[position], lower), match
+        beginning, kind = self._of_driver(lower)
+        if beginning and self._tells_failure(lower, level):
+            return kind, beginning
         return None
+
+    def _of_driver(self, lower: str) -> tuple[re.Match[str] | None, KernelEvent]:
+        """How the line begins, and what failed, by the driver that wrote it."""
+        for driver in self.drivers:
+            beginning = driver.begins.match(lower)
+            if beginning:
+                return beginning, driver.kind(lower, beginning)
+        return None, self.events[0]
+
+    def _finer(self, row: KernelEvent, lower: str) -> KernelEvent:
+        """The row with the class of the driver that wrote the line, and of what failed."""
+        beginning, kind = self._of_driver(lower) if row.finer else (None, row)
+        if not beginning or (kind.unclassified and kind.event == row.event):
+            return row
+        names = ("event", "finding", "finding_by_block", "part_of", "also", "meaning")
+        return replace(row, **{name: getattr(kind, name) for name in names})
 
     def _tells_failure(self, lower: str, level: int) -> bool:
         """Whether a driver's line does, by its level if that is known, else by its words."""
@@ -99,7 +140,7 @@ class KernelTable:
     @property
     def driver_names(self) -> tuple[str, ...]:
         """What drivers' lines begin with, lower case, up to a number."""
-        begins = chain.from_iterable(row.words for row in self.drivers)
+        begins = chain.from_iterable(driver.words for driver in self.drivers)
         return tuple(dict.fromkeys(begin.partition(_NUMBER)[0] for begin in begins))
 
     def filter_options(self) -> dict[str, Any]:
@@ -117,7 +158,8 @@ def parse_kernel_events(text: str, classes: Iterable[str], file: str = _FILE) ->
     events = tuple(_kernel_event(row, classes) for row in rows(top.take("events"), file, "event"))
     drivers, failures = tuple(_driver(row, events) for row in driver_rows), top.texts("failures")
     top.end()
-    _check_references((*events, *drivers), file)
+    of_drivers = tuple(chain.from_iterable(driver.events for driver in drivers))
+    _check_references((*events, *of_drivers), file)
     _check_quiet_phrases(quiet, events, file)
     return KernelTable(
         events=events,
@@ -129,34 +171,61 @@ def parse_kernel_events(text: str, classes: Iterable[str], file: str = _FILE) ->
         failure=re.compile("|".join(map(_word_pattern, failures))),
         failures=tuple(word.strip("*").replace(_NUMBER, "") for word in failures),
         rows_of=_rows_by_word(events),
-        related=_related((*events, *drivers)),
+        related=_related((*events, *of_drivers)),
     )
 
 
-def _driver(row: CatalogRow, events: Sequence[KernelEvent]) -> KernelEvent:
-    """The event of a driver's failures that no row knows, found by what its lines begin with."""
-    known = next((entry for entry in events if entry.event == row.name), None)
-    if known is None:
-        raise row.error("no row has this event")
+def _driver(row: CatalogRow, events: Sequence[KernelEvent]) -> Driver:
     begins = row.texts("begins")
-    errors = KernelEvent(
-        event=row.name,
-        pattern=re.compile("|".join(map(_spelt, begins))),
+    known = {entry.event: entry for entry in reversed(events)}
+    part_of = row.texts("part_of", 0)
+    general = _by_words(row, known, row.name, part_of)
+    kinds = rows(row.take("kinds"), row.file, "meaning") if "kinds" in row.data else ()
+    driver = Driver(
+        begins=re.compile("|".join(map(_spelt, begins))),
         words=begins,
+        general=replace(general, unclassified=True, words=begins),
+        kinds=tuple(_kind(kind, known, general) for kind in kinds),
+    )
+    row.end()
+    return driver
+
+
+def _kind(
+    row: CatalogRow, known: Mapping[str, KernelEvent], general: KernelEvent
+) -> tuple[re.Pattern[str], KernelEvent]:
+    words = re.compile("|".join(map(_word_pattern, row.texts("words"))))
+    event = row.text("event", general.event)
+    beside = (*general.part_of, general.event)
+    part_of = tuple(filter(event.__ne__, beside)) if event != general.event else general.part_of
+    kind = _by_words(row, known, event, part_of)
+    kind = replace(kind, meaning=row.name, also=row.texts("also", 0))
+    row.end()
+    return words, kind
+
+
+def _by_words(
+    row: CatalogRow, known: Mapping[str, KernelEvent], event: str, part_of: tuple[str, ...]
+) -> KernelEvent:
+    """The event of a driver's failures that no row knows."""
+    if event not in known:
+        raise row.error(f"no row has the event {event!r}")
+    return KernelEvent(
+        event=event,
+        pattern=re.compile(""),
+        words=(),
         severity=Severity.WARNING,
-        finding=known.finding,
-        finding_by_block=known.finding_by_block,
+        finding=known[event].finding,
+        finding_by_block=known[event].finding_by_block,
         codes="",
         examples=(),
         near_misses=(),
         source="",
-        part_of=row.texts("part_of", 0),
+        part_of=part_of,
         boot_grace=True,
         expires_s=_EXPIRES_S,
-        unclassified=True,
+        by_words=True,
     )
-    row.end()
-    return errors
 
 
 def _spelt(text: str) -> str:

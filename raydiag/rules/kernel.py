@@ -154,7 +154,7 @@ class _Fault:
         return min(max(severities, key=attrgetter("rank")), limit, key=attrgetter("rank"))
 
     def _confidence(self, victim: Victim | None) -> Confidence:
-        if self._only_user_space or all(map(attrgetter("unclassified"), self.members)):
+        if self._only_user_space or all(map(attrgetter("row.by_words"), self.members)):
             return Confidence.POSSIBLE
         return confirmed_if(not victim or victim.certain)
 

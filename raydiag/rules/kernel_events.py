@@ -232,7 +232,7 @@ class Grouping:
         """The report that the line belongs to, with the line in it; a new one if there is none."""
         fresh = _report(line, row, match, line.time_s - self._loss_s <= _LOSS_S)
         is_booting = row.boot_grace and since_boot_s is not None and since_boot_s < _BOOT_S
-        if is_booting or (row.unclassified and not 0 <= line.level <= ERROR_LEVEL):
+        if is_booting or (row.by_words and not 0 <= line.level <= ERROR_LEVEL):
             fresh.severity = Severity.INFO
         related = catalog.related_events(row.event)
         for report in reversed(self._open):
