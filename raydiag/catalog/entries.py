@@ -99,7 +99,7 @@ def _failure_class(entry: FailureClass) -> CatalogEntry:
 
 def _kernel_event(name: str) -> CatalogEntry:
     """An event that findings have another, more telling class for."""
-    rows = [row for row in catalog.kernel_table().events if row.event == name]
+    rows = list(_rows(event=name))
     lines = list(chain.from_iterable(map(_examples, rows)))
     evidence_of = list(_findings_of(rows))
     entry = catalog.failure(evidence_of[0])
@@ -130,7 +130,7 @@ def _code(family: str | None, number: int) -> CatalogEntry:
 
 def _nvidia_code(family: str, number: int, code: NvidiaCode) -> CatalogEntry:
     entry = catalog.failure(code.finding or f"nvidia-{family}")
-    rows = [row for row in catalog.kernel_table().events if row.codes == family]
+    rows = list(_rows(codes=family))
     examples = chain.from_iterable(map(_examples, rows))
     shown = [line for line in examples if _number_in(rows, line.text) == number]
     form = ExampleLine(_FORMS[family].format(number), rows[0].source)
@@ -153,6 +153,13 @@ def _number_in(rows: Sequence[KernelEvent], text: str) -> int:
     matches = filter(None, (row.pattern.search(text) for row in rows))
     codes = (match.groupdict().get("code") for match in matches)
     return int(next(filter(None, codes), -1))
+
+
+def _rows(event: str = "", codes: str = "") -> Iterator[KernelEvent]:
+    """Rows of an event, or those that carry numbers of a family."""
+    for row in catalog.kernel_table().events:
+        if row.event == event or (codes and row.codes == codes):
+            yield row
 
 
 def _examples(row: KernelEvent) -> Iterator[ExampleLine]:

@@ -82,7 +82,7 @@ def _completers() -> dict[Any, Completer]:
         "--skip": probe_names,
         "CLASS|XID|SXID": _words("_raydiag_classes", catalog.failures()),
         "schema NAME": _words("_raydiag_schemas", schema.names()),
-        "demo NAME": _words("_raydiag_examples", (name for name, _ in demo.examples())),
+        "demo NAME": _words("_raydiag_examples", dict(demo.examples())),
     }
 
 

@@ -55,7 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
     if not places:
         raise CannotRun("there are no examples here: they come with the wheel and with the sources")
     if arguments.list:
-        print("\n".join(f"{name:18} {_title(place)}" for name, place in places.items()))
+        for name, place in places.items():
+            print(f"{name:18} {_title(place)}")
         return 0
     asked = _for_diagnose(_chosen(arguments.name, places), arguments)
     if arguments.output == _HERE:

@@ -50,8 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def names() -> list[str]:
     """Every schema's."""
-    files_there = (path.name for path in _schemas().iterdir())
-    return sorted(name[:-5] for name in files_there if name.endswith(".json"))
+    paths = _schemas().iterdir()
+    return sorted(path.name[:-5] for path in paths if path.name.endswith(".json"))
 
 
 def _schemas() -> Traversable:
