@@ -1,16 +1,26 @@
 # Each target does its own set-up in .venv; nothing is installed outside this folder.
 PYTHON ?= python3
 BIN := .venv/bin
+# What users need, and what tests need as well.
+INSTALLED := .venv/.installed
 READY := .venv/.ready
 
 # Compiled tests are kept: each worker would else compile all of them, 12 s each, in each run.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: probe test unit prometheus lint soak fuzz audit live bench figures wheel pyz image clean
+.PHONY: probe demo picture test unit prometheus lint soak fuzz audit live bench figures man wheel pyz image clean
 
 # A problem found (1) and sources that could not be seen (3) are reports, not failures of make.
-probe: $(READY)
+probe: $(INSTALLED)
 	@$(BIN)/raydiag probe --all-nodes --address local || [ $$? -eq 1 ] || [ $$? -eq 3 ]
+
+# An example incident, diagnosed: no cluster, no GPU. NAME=straggler takes another one.
+demo: $(INSTALLED) prometheus
+	@PATH="$(CURDIR)/.cache/prometheus/usr/bin:$$PATH" $(BIN)/raydiag demo $(NAME)
+
+# The README's picture again, by a headless Chromium.
+picture: $(READY) prometheus
+	@PATH="$(CURDIR)/.cache/prometheus/usr/bin:$$PATH" $(BIN)/python tools/screenshot.py
 
 # Everything: lint, types, unit tests, those on real Prometheuses and exporters, those on a real Ray.
 # Real programs may be late on a machine with other load: a test of them that fails is run once more,
@@ -69,6 +79,10 @@ figures: $(READY)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target .cache/httpx --upgrade httpx
 	@$(BIN)/python tools/figures.py raydiag .cache/httpx/httpx --each
 
+# dist/man/man1/raydiag.1 and one for each command; put them below a directory of MANPATH.
+man: $(READY)
+	@$(BIN)/python tools/man_pages.py
+
 # What is carried to other machines: dist/raydiag-*.whl, and dist/raydiag.pyz without Ray.
 wheel: $(READY)
 	@rm -rf build dist/raydiag-*.whl
@@ -85,12 +99,17 @@ CONTAINERS ?= $(shell command -v podman || echo docker)
 image: pyz
 	$(CONTAINERS) build -f deploy/image/Containerfile -t $(IMAGE) .
 
-$(READY): pyproject.toml
+$(INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo "raydiag needs Python 3.10 or newer; name one: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 1; }
 	@$(PYTHON) -m venv .venv || \
 	  { echo "could not make a virtual environment (Debian: apt-get install python3-venv)" >&2; exit 1; }
 	@echo "installing raydiag and what it needs into .venv ..." >&2
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[report]'
+	@touch $@
+
+$(READY): $(INSTALLED)
+	@echo "installing what its tests need ..." >&2
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 

@@ -83,6 +83,7 @@ ARROWS = {
     "playbooks": FOUNDATION | {"catalog", "tsdb", "timeline"},
     "render": FOUNDATION
     | {
+        "catalog",  # of `explain`, which shows what stands there
         "kmsg",
         "masking",
         "nodeset",

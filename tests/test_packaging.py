@@ -12,7 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.tsdb import promtool
+
 _CHECKOUT = Path(__file__).parent.parent
+_EXAMPLE = "examples/gpu-memory-error"
+_MOST_BYTES = 2_000_000  # of the wheel
 # Run with the unpacked wheel first on the path: does it find its own files?
 _LOOK_AROUND = """
 import json, raydiag
@@ -68,7 +72,8 @@ def files_below(directory: Path) -> set[str]:
 def test_wheel_holds_the_package_and_the_entrypoints(unpacked: Path) -> None:
     entrypoints = {f"entrypoints/{name}" for name in files_below(_CHECKOUT / "entrypoints")}
     inside = files_below(unpacked / "raydiag")
-    assert inside == files_below(_CHECKOUT / "raydiag") | entrypoints
+    example = {f"{_EXAMPLE}/{name}" for name in files_below(_CHECKOUT / _EXAMPLE)}
+    assert inside == files_below(_CHECKOUT / "raydiag") | entrypoints | example
     for name in (
         "catalog/failures.yaml",
         "catalog/nvidia_codes.yaml",
@@ -81,6 +86,25 @@ def test_wheel_holds_the_package_and_the_entrypoints(unpacked: Path) -> None:
         assert name in inside
     metadata = {name.partition("/")[0] for name in files_below(unpacked)} - {"raydiag"}
     assert [name.partition("-")[2].rpartition(".")[2] for name in metadata] == ["dist-info"]
+
+
+def test_wheel_is_small(wheel: Path) -> None:
+    assert wheel.stat().st_size < _MOST_BYTES
+
+
+@pytest.mark.slow
+def test_wheel_has_a_demo(unpacked: Path, tmp_path: Path) -> None:
+    prometheus = promtool.program("prometheus")
+    done = subprocess.run(
+        [sys.executable, "-m", "raydiag", "demo"],
+        env={**os.environ, "PYTHONPATH": str(unpacked), "RAYDIAG_PROMETHEUS": prometheus},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.split()[:2]) == (0, ["VERDICT", "gpu-memory-error"])
+    assert done.stderr.endswith(f"/raydiag/{_EXAMPLE}\n")
 
 
 def test_wheel_names_its_command_and_carries_its_licence(unpacked: Path) -> None:

@@ -93,9 +93,25 @@ def test_plugins_are_checked_and_the_exporter_is_asked(file: Path) -> None:
     assert "WARNING exporter-down" in ran(file, *words).stdout
 
 
+def test_what_the_tables_know_is_looked_up(file: Path) -> None:
+    done = ran(file, "explain", "xid", "79")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("CRITICAL Xid 79  GPU has fallen off the PCIe bus\n")
+    assert '"urn:raydiag:schema:kmsg:1"' in ran(file, "schema", "kmsg").stdout
+    done = ran(file, "demo", "--list")
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "there are no examples here" in done.stderr
+
+
 @pytest.mark.parametrize(
     "words",
-    [("probe",), ("diagnose", "job.log"), ("compare", "a", "b"), ("tsdb", "info", "a")],
+    [
+        ("probe",),
+        ("diagnose", "job.log"),
+        ("compare", "a", "b"),
+        ("tsdb", "info", "a"),
+        ("completion", "bash"),
+    ],
     ids=lambda words: words[0],
 )
 def test_what_is_left_out_is_said(file: Path, words: tuple[str, ...]) -> None:

@@ -8,7 +8,7 @@ from importlib.abc import MetaPathFinder
 from types import ModuleType
 from typing import Optional
 
-_LEFT_OUT = ("numpy", "psutil", "ray", "requests")
+_LEFT_OUT = ("numpy", "psutil", "ray", "requests", "shtab")
 _OF_NODES = (["exporter", "run"], ["exporter", "once"])  # what runs on Python 3.9 as well
 _TOO_OLD = (
     "raydiag.pyz: on Python 3.9 only `exporter run` and `exporter once` work, with no option before"

@@ -52,6 +52,11 @@ def nvidia_code(family: str, code: int) -> NvidiaCode | None:
     return _nvidia_codes().get((family, code))
 
 
+def nvidia_numbers(family: str) -> list[int]:
+    """The numbers that are known of a family, `xid` or `sxid`."""
+    return [number for name, number in _nvidia_codes() if name == family]
+
+
 @lru_cache(maxsize=_MESSAGES)
 def kernel_event(message: str, level: int = -1) -> tuple[KernelEvent, re.Match[str]] | None:
     """The first row that matches a kernel message, with its match; None for a line of no event.

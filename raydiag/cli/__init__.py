@@ -20,10 +20,13 @@ from typing import NoReturn
 from raydiag import __version__
 from raydiag.cli import (
     compare,
+    completion,
     config,
+    demo,
     diagnose,
     doctor,
     driver_fault,
+    explain,
     exporter,
     handover,
     hotfix,
@@ -33,6 +36,7 @@ from raydiag.cli import (
     options,
     pager,
     probe,
+    schema,
     triage,
     tsdb,
     watch,
@@ -44,7 +48,7 @@ _MOST_OF_ERROR = 500  # characters
 # fmt: off
 _COMMANDS = (
     probe, kmsg, triage, diagnose, driver_fault, compare, kpi, tsdb, exporter, hotfix, watch,
-    handover, doctor, mcp,
+    handover, doctor, mcp, explain, schema, completion, demo,
 )
 # fmt: on
 
@@ -171,6 +175,11 @@ def _one_line(error: object) -> str:
 def _examples_and_exit_codes(module: ModuleType) -> str:
     """What a command's docstring says below its first line."""
     return (module.__doc__ or "").partition("\n\n")[2]
+
+
+def command_line() -> argparse.ArgumentParser:
+    """All commands with their options: what completion and man pages are made from."""
+    return _parser()[0]
 
 
 def _parser() -> tuple[argparse.ArgumentParser, config.Commands]:

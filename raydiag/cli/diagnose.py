@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         examined = collected(arguments, progress, live.is_cluster_meant)
     finally:
         progress.clear()
-    _show(arguments, examined)
+    show(arguments, examined)
     return examined.exit_code
 
 
@@ -127,7 +127,8 @@ def _only_job(arguments: argparse.Namespace) -> Resolved:
     return jobs[0]
 
 
-def _show(arguments: argparse.Namespace, examined: ExaminedJob) -> None:
+def show(arguments: argparse.Namespace, examined: ExaminedJob) -> None:
+    """The report, in the format and at the place that were asked for."""
     from raydiag.render.diagnose import diagnosis_report
     from raydiag.render.diagnose_document import diagnose_document
     from raydiag.render.trace import trace_text

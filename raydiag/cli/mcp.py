@@ -6,9 +6,9 @@ examples:
   raydiag mcp --prometheus http://127.0.0.1:9190   with that server's series
   raydiag mcp --http 8300 --token-file ~/.raydiag-token        on 127.0.0.1, with a token
 
-The tools are probe, diagnose, driver_fault, triage, kmsg, compare, kpi, tsdb_info and tsdb_query.
-None changes anything, and none chooses the cluster: that is what these options are for. Answers are
-bounded, say first what could not be seen, and mark text of nodes and logs as data.
+The tools are probe, diagnose, driver_fault, triage, kmsg, compare, kpi, tsdb_info, tsdb_query and
+explain. None changes anything, and none chooses the cluster: that is what these options are for.
+Answers are bounded, say first what could not be seen, and mark text of nodes and logs as data.
 In an agent's settings: {"command": "raydiag", "args": ["mcp"]}
 
 exit codes:

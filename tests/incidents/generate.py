@@ -33,7 +33,12 @@ def generate(
     Raises: KeyError for an unknown kind; tsdb.NoPrometheus.
     """
     job = draw(seed, options)
-    play = load()[kind](job)
+    return play_out(kind, load()[kind](job), job, seed, out)
+
+
+def play_out(kind: str, play: Run, job: Job, seed: int, out: Path) -> Incident:
+    """The incident that `play` makes of a job that it was given; as `generate`."""
+    options = job.options
     next(play)
     timeline = job.timeline()
     training = train(job, timeline)
@@ -41,7 +46,7 @@ def generate(
     until = end if job.ending == "live" else end + _TAIL_S
     signals = baseline.simulate(job, timeline, until)
     world = World(job, timeline, signals, training, end)
-    truth = _play_out(play, world)
+    truth = _truth(play, world)
     if options.noise:
         disturb(job, signals)
     if not options.dialect:
@@ -75,7 +80,7 @@ def _end(job: Job, last: float) -> float:
     return job.plan.train_end if job.ending == "live" else last + 1.5
 
 
-def _play_out(play: Run, world: World) -> Truth:
+def _truth(play: Run, world: World) -> Truth:
     try:
         play.send(world)
     except StopIteration as done:

@@ -60,6 +60,7 @@ class Options:
     wal_s: float = 0.0  # the newest of it lies in the write-ahead log, not in blocks
     ray_refresh_s: float | None = None  # None: with every scrape, mostly
     noise: bool = False  # what happens beside, see noise.py
+    start: float | None = None  # of the first scrape; None: some day of November 2026
     dialect: str = ""  # dcgm, amd: other exporters' series instead of ours, see exporters.py
 
 
@@ -81,6 +82,7 @@ class Job:
     plan: Plan
     total_steps: int | None  # None: as many as fit, so that the job completes
     tokens: int  # of one device and step
+    framework: str = "maxtext"  # maxtext, megatron: whose log it is
     ending: str = "success"  # success, live, cancelled, failed
     exit_code: int = 0
     reason: str = ""  # in the summary, after the dash
@@ -105,7 +107,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        return f"JAX-{self.trained}"
+        return f"{'JAX' if self.framework == 'maxtext' else 'pretrain'}-{self.trained}"
 
     @property
     def head(self) -> str:
@@ -184,7 +186,8 @@ def draw(seed: int, options: Options) -> Job:
     first = int(rng.integers(1, 3000))
     pattern = NAMES[int(rng.integers(len(NAMES)))]
     minutes = options.minutes or float(rng.uniform(35, 65))
-    start = 1_795_000_000.0 + float(rng.integers(0, 800_000))
+    some_day = 1_795_000_000.0 + float(rng.integers(0, 800_000))
+    start = some_day if options.start is None else options.start
     step_s = float(rng.uniform(8, 16))
     mode = rng.choice(["blocking", "async", "off"], p=[0.6, 0.25, 0.15])
     restored = bool(mode != "off" and rng.random() < 0.3)

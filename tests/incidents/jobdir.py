@@ -1,7 +1,7 @@
 """The job directory around the series: log, Ray's logs, exporter logs, event file.
 
 Source: the layout and literal lines of maxtext-slurm's launcher; step lines of MaxText, which carry
-no clock times.
+no clock times, or a log of Megatron-LM.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.incidents import megatron
 from tests.incidents.job import Job
 from tests.incidents.timeline import Timeline
 from tests.incidents.training import Training
 
+_ACTORS = {"maxtext": "MaxTextTrainerActor", "megatron": "MegatronTrainRayActor"}
 _GREEN, _RED, _PLAIN = "\x1b[32m", "\x1b[31m", "\x1b(B\x1b[m"
 
 
@@ -38,6 +40,8 @@ def write(job: Job, timeline: Timeline, training: Training, outputs: Path, end: 
 
 
 def _log(job: Job, timeline: Timeline, training: Training, end: float) -> str:
+    if job.framework == "megatron":
+        return "\n".join(megatron.lines(job, timeline, training, end)) + "\n"
     lines = [*_header(job, timeline), *job.early_lines]
     for position, step in enumerate(timeline.steps):
         if job.log_until is not None and step.end > job.log_until:
@@ -135,18 +139,24 @@ def _ray_logs(job: Job, timeline: Timeline, training: Training, directory: Path)
         (folder / "raylet.out").write_text("raylet started\n")
         if index == 0:
             (folder / "gcs_server.out").write_text("gcs server started\n")
-        lines = [":job_id:01000000", ":actor_name:MaxTextTrainerActor"]
-        restored = f"restoring from this run's directory step {job.plan.first_step - 1}"
-        fresh = "No existing checkpoints found, not restoring checkpoint."
-        lines.append(restored if job.restored else fresh)
-        lines += [
-            _step_line(training, position)
-            for position, step in enumerate(timeline.steps)
-            if job.log_until is None or step.end <= job.log_until
-        ]
+        lines = [":job_id:01000000", ":actor_name:" + _ACTORS[job.framework]]
+        if job.framework == "maxtext":
+            lines += _worker_steps(job, timeline, training)
         lines += job.worker_lines.get(host, [])
         worker = folder / f"worker-{index:056x}-01000000-{4000 + index}.out"
         worker.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _worker_steps(job: Job, timeline: Timeline, training: Training) -> list[str]:
+    """What each of MaxText's ranks prints; Megatron's last rank alone prints, to the job's log."""
+    restored = f"restoring from this run's directory step {job.plan.first_step - 1}"
+    fresh = "No existing checkpoints found, not restoring checkpoint."
+    steps = [
+        _step_line(training, position)
+        for position, step in enumerate(timeline.steps)
+        if job.log_until is None or step.end <= job.log_until
+    ]
+    return [restored if job.restored else fresh, *steps]
 
 
 def _observability(job: Job, directory: Path) -> None:

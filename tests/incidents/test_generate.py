@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests import prometheus_programs
 from tests.incidents import tsdb
 from tests.incidents.generate import generate
 from tests.incidents.job import Options, draw
@@ -19,8 +19,8 @@ from tests.incidents.truth import Incident
 
 SMALL = Options(nodes=3, gpus=2, ports=1, minutes=20, interval_s=15)
 needs_promtool = pytest.mark.skipif(
-    not (shutil.which("promtool") and shutil.which("prometheus")),
-    reason="promtool and prometheus are not on PATH",
+    not (prometheus_programs.found("promtool") and prometheus_programs.found("prometheus")),
+    reason="there is no promtool or no prometheus",
 )
 
 
@@ -96,7 +96,7 @@ def test_the_newest_samples_may_lie_in_the_log_alone(healthy: Incident, tmp_path
 def test_nothing_is_written_without_promtool(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(prometheus_programs, "found", lambda _name: None)
     with pytest.raises(tsdb.NoPrometheus, match="not on PATH"):
         generate("healthy", 5, tmp_path / "out", SMALL)
 

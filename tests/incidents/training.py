@@ -17,6 +17,13 @@ from tests.incidents.timeline import Timeline
 
 Floats = NDArray[np.float64]
 FILL_S = 150.0
+# What Megatron-LM's own writer calls them; it counts its steps from 1.
+_MEGATRON_TAGS = {
+    "learning_loss": "lm_loss",
+    "learning_raw_grad_norm": "grad_norm",
+    "learning_current_learning_rate": "learning_rate",
+    "perf_step_time_seconds": "iteration_time",
+}
 
 
 @dataclass
@@ -75,6 +82,9 @@ def export(job: Job, training: Training, signals: Signals, until: float) -> None
     times, picked, filled = _with_fills(training.times, kept, until)
     labels = {"host": job.head, "instance": f"{job.head}:9400", "job": "node_hw"}
     columns = {**training.scalars, "step": training.steps.astype(float)}
+    if job.framework == "megatron":
+        columns = {told: training[ours] for ours, told in _MEGATRON_TAGS.items()}
+        columns["step"] = training.steps + 1.0
     for metric, values in columns.items():
         exact = values.astype(np.float32).astype(float)[picked]
         signals.add(f"tb_{metric}", job.head, "tb", times, exact, dict(labels))

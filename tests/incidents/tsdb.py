@@ -6,7 +6,6 @@ Source: OpenMetrics text; Prometheus remote write 1.0 (protobuf in snappy's bloc
 from __future__ import annotations
 
 import math
-import shutil
 import socket
 import struct
 import subprocess
@@ -16,6 +15,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests import prometheus_programs
 from tests.incidents.signals import Series, Signals
 
 _LITERAL = 60_000  # bytes of one snappy literal, whose length has 16 bits
@@ -27,10 +27,10 @@ class NoPrometheus(Exception):
 
 
 def program(name: str) -> str:
-    found = shutil.which(name)
-    if not found:
+    path = prometheus_programs.found(name)
+    if not path:
         raise NoPrometheus(f"{name} is not on PATH (Debian: the package prometheus has it)")
-    return found
+    return path
 
 
 def write(signals: Signals, directory: Path, wal_from: float = math.inf) -> None:

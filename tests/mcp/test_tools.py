@@ -11,7 +11,9 @@ from raydiag.cli import _parser
 from raydiag.errors import UsageError
 from raydiag.mcp.tools import agent_tools
 
-READ_ONLY = {"probe", "diagnose", "driver-fault", "triage", "kmsg", "compare", "kpi", "tsdb"}
+READ_ONLY = {
+    "probe", "diagnose", "driver-fault", "triage", "kmsg", "compare", "kpi", "tsdb", "explain",
+}  # fmt: skip
 
 
 def test_tools_are_commands_that_change_nothing() -> None:

@@ -10,8 +10,6 @@ skips and says so.
 from __future__ import annotations
 
 import math
-import os
-import shutil
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -20,20 +18,17 @@ from typing import IO
 
 import pytest
 
+from tests import prometheus_programs
+
 Samples = Iterable[tuple[float, float]]  # Unix seconds, value
 OneSeries = tuple[str, Mapping[str, str], Samples]
-
-_CACHE = Path(__file__).parents[2] / ".cache" / "prometheus" / "usr" / "bin"
 
 
 def program(name: str) -> str:
     """Path of "prometheus" or "promtool"; skips the test where there is none."""
-    named = os.environ.get("RAYDIAG_PROMETHEUS")
-    beside = str(Path(named).parent / name) if named else None
-    for place in (beside, name, str(_CACHE / name)):
-        found = shutil.which(place) if place else None
-        if found:
-            return found
+    path = prometheus_programs.found(name)
+    if path:
+        return path
     pytest.skip(f"there is no {name}: apt-get install prometheus, or `make test` fetches it")
 
 

@@ -1,0 +1,1 @@
+"""Incidents to try raydiag on, a live one, and the script that makes them."""

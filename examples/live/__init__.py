@@ -1,0 +1,1 @@
+"""A toy training on a Ray of its own, with one planted fault, diagnosed while it hangs."""
