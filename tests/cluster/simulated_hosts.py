@@ -46,6 +46,7 @@ _RAY_SETTINGS = {
     "RAY_enable_worker_prestart": "0",
     "RAY_raylet_start_wait_time_s": "120",
 }
+_POLL_S = 0.5  # each look costs an interpreter, while the nodes want the CPUs
 _AT_ONCE = 4  # nodes that start side by side: more are slower than one after the other
 
 # bash, because it is process 1 of the host and has to reap what loses its parent.
@@ -402,7 +403,7 @@ class Cluster:
                 seen = {name: self.ray_output(name)[-2000:] for name in self.hosts}
                 output = "\n".join(f"--- {name}\n{text}" for name, text in seen.items())
                 raise RuntimeError(f"{what} did not come up\n{output}")
-            time.sleep(0.1)
+            time.sleep(_POLL_S)
 
     def _dashboard_nodes(self) -> list[dict[str, Any]]:
         """Rows of the dashboard's node list; empty while it does not answer."""
