@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -82,7 +83,9 @@ def test_ended_while_ray_is_up_it_leaves_nothing(home: dict[str, str], number: i
     end = time.monotonic() + 60
     names: set[str] = set()
     while not any("raydiag.cluster.coordinator" in name for name in names):
-        names = {" ".join(c.cmdline()) for c in psutil.Process(process.pid).children()}
+        for child in psutil.Process(process.pid).children():
+            with contextlib.suppress(psutil.Error):  # it has just ended
+                names.add(" ".join(child.cmdline()))
         assert process.poll() is None
         assert time.monotonic() < end
         time.sleep(0.02)
