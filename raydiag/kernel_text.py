@@ -49,6 +49,7 @@ _ANY_HEADER = re.compile(
       | <\d{1,3}>
       | \w+[ ]*:(?:emerg|alert|crit|err|warn|notice|info|debug)[ ]*:
       | (?:\[[\w:. +-]+\][ ])?\[[ ]*[+<]?[ ]*\d+\.\d{6}
+      | [\w.-]{1,63}:[ ]\[(?:[ ]*\d+\.\d{6}|\w{3}[ ]\w{3}[ ]+\d{1,2}[ ]\d\d:\d\d:\d\d[ ]\d{4})\]
       | \[(?:\S+[ ])?\S+[ ]+\d{1,2}[ ]\d\d:\d\d:\d\d[ ]\d{4}\]
       | \[[A-Z][a-z]{2}[ ]?\d{1,2}[ ]\d\d:\d\d\]
       | \d{4}-\d\d-\d\dT[\d:]{8},\d{6}[+-]
@@ -69,6 +70,10 @@ _ISO = re.compile(
 )
 _CTIME = re.compile(r"\[(?:\S+ )?(\S+) +(\d{1,2}) (\d\d):(\d\d):(\d\d) (\d{4})\] ?")
 _SYSLOG = re.compile(r"([A-Z][a-z]{2}) +(\d{1,2}) (\d\d):(\d\d):(\d\d)(\.\d+)? ")
+# What pdsh and its like put before the lines of each host.
+_GATHERED = re.compile(
+    r"([\w.-]{1,63}): (?=\[(?: *\d+\.\d{6}|\w{3} \w{3} +\d{1,2} \d\d:\d\d:\d\d \d{4})\])"
+)
 _SECONDS = re.compile(r"\[ *(\d+)\.(\d{6})\d*\] ?")
 # Who printed it, the time since the line before, a time without a date: of no use.
 _ASIDE = re.compile(
@@ -307,6 +312,9 @@ class _Header:
         if decoded:
             self.level = _LEVELS.index(decoded[2])
             self.facility = int(decoded[1] != "kern")
+        gathered = self._accept(_GATHERED)
+        if gathered:
+            self.host = gathered[1]
         while self._stamp() or self._sender():
             pass
         if self.wall_s is not None and not self.names_kernel:

@@ -68,7 +68,7 @@ ARROWS = {
     "explain": FOUNDATION
     | {"catalog", "probes", "rules", "joblog", "triage", "tsdb", "timeline", "playbooks"}
     | {"event_file"},
-    "watch": FOUNDATION | {"joblog", "triage"},
+    "watch": {"file_writing", "untrusted"} | FOUNDATION | {"joblog", "triage"},
     "mcp": FOUNDATION,
     "doctor": FOUNDATION | {"catalog"},
     "exporter": {"untrusted"}
@@ -158,6 +158,8 @@ SIGNALS = {
     ("hotfix/process.py", "os.pidfd_open"),
     ("hotfix/process.py", "signal.pidfd_send_signal"),
     ("hotfix/process.py", "os.kill"),
+    ("watch/own_command.py", "process.send_signal"),  # a command of our own, our own child
+    ("watch/own_command.py", "process.kill"),  # the same
     ("mcp/command.py", "process.send_signal"),  # a command of our own, our own child
     ("mcp/command.py", "process.kill"),  # the same
     ("tsdb/server.py", "self._process.kill"),  # the throw-away prometheus, our own child
@@ -169,6 +171,7 @@ _SIGNAL_NAMES |= {"raise_signal", "pidfd_open", "pidfd_send_signal", "sigqueue",
 # name for what ssh says, a throw-away server's directory: its links, its log, its removal; and what
 # a job has printed, as Ray gives it, in a private directory while it is read.
 WRITES_FILES = {
+    "cli/browser.py",  # a private directory for the page that --open shows
     "cli/options.py",
     "cli/live.py",
     "cli/pager.py",
@@ -180,6 +183,7 @@ WRITES_FILES |= {f"hotfix/{one}.py" for one in ("dry_run", "journal", "ledger", 
 WRITES_FILES |= {f"tsdb/{one}.py" for one in ("connection", "private_directory", "server", "view")}
 # The state of plugins, with its directory; the pid file that was asked for.
 WRITES_FILES |= {"exporter/state.py", "exporter/main.py"}
+WRITES_FILES |= {"watch/watch_state.py"}  # what a watcher remembers, and its lock
 WRITES_FILES |= {"file_writing.py"}  # on behalf of these
 WRITES_FILES |= {"cluster/afterwards.py"}  # opens /dev/null for its output
 _WRITING_CALLS = {"os.replace", "os.rename", "os.remove", "os.link", "os.truncate", "os.chown"}
@@ -202,6 +206,8 @@ STARTS_PROCESSES = {
     "exporter/supervise.py",  # the exporter, again and again
     "joblog/slurm.py",  # squeue, scontrol, sacct, where they are installed
     "tsdb/server.py",  # the throw-away prometheus
+    "watch/own_command.py",  # a read-only command of our own, for a watcher
+    "watch/sinks.py",  # the command of --run
     "mcp/command.py",  # a read-only command of our own, for an agent
 }
 # Never in a Ray worker, which has threads.

@@ -25,7 +25,12 @@ def test_the_browser_gets_a_file(
 ) -> None:
     shown: list[str] = []
     monkeypatch.setenv("DISPLAY", ":0")
-    monkeypatch.setattr(webbrowser, "open", lambda url: not shown.append(url))
+
+    def opens(url: str) -> bool:
+        shown.append(url)
+        return True
+
+    monkeypatch.setattr(webbrowser, "open", opens)
     report = tmp_path / "a report.html"
     assert main(["kmsg", log, "--open", "-o", str(report)]) == 1
     assert main(["kmsg", log, "--open"]) == 1

@@ -45,6 +45,8 @@ def parsed(line: str) -> LogLine:
         ("Dec 31 10:20:30 node7 kernel: ", 1767176430.0, None, -1, "node7"),  # last year
         ("[   12.345678] node7 kernel: ", None, 12.345678, -1, "node7"),
         ("[2026-09-14 10:20:30] [   12.345678] ", 1789381230.0, 12.345678, -1, ""),
+        ("node7: [   12.345678] ", None, 12.345678, -1, "node7"),
+        ("node7: [Mon Sep 14 10:20:30 2026] ", 1789381230.0, None, -1, "node7"),
         ("[Sep14 10:20] ", None, None, -1, ""),
         ("[  +0.000312] ", None, None, -1, ""),
         ("kernel: ", None, None, -1, ""),

@@ -113,6 +113,7 @@ def test_what_fits_the_screen_just_stays_there(short_log: str) -> None:
     [
         (["--no-pager"], {}),
         (["--json"], {}),
+        (["--format", "html"], {}),
         ([], {"PAGER": "cat"}),
         ([], {"PAGER": "less", "RAYDIAG_PAGER": ""}),
         ([], {"PAGER": "no-such-pager -x"}),

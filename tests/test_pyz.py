@@ -74,6 +74,9 @@ def test_logs_are_read_with_all_tables(file: Path) -> None:
     done = ran(file, "kmsg", str(kernel_log))
     assert (done.returncode, done.stderr) == (1, "")
     assert "oom" in done.stdout
+    done = ran(file, "kmsg", str(kernel_log), "--format", "html")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert ".card" in done.stdout and "oom" in done.stdout
     done = ran(file, "triage", str(job_log))
     assert (done.returncode, done.stderr) == (1, "")
     assert "oom-gpu" in done.stdout

@@ -27,6 +27,7 @@ from raydiag.cli import (
     doctor,
     explain,
     exporter,
+    handover,
     hotfix,
     kmsg,
     kpi,
@@ -37,14 +38,30 @@ from raydiag.cli import (
     schema,
     triage,
     tsdb,
+    watch,
 )
 from raydiag.errors import RaydiagError, UsageError
 
 _INTERRUPTED, _NO_READER = 130, 141  # as shells report SIGINT and SIGPIPE
 _MOST_OF_ERROR = 500  # characters
 _COMMANDS = (
-    *(probe, kmsg, triage, diagnose, compare, kpi, tsdb, exporter, hotfix, doctor, mcp),
-    *(explain, schema, completion, demo),
+    probe,
+    kmsg,
+    triage,
+    diagnose,
+    compare,
+    kpi,
+    tsdb,
+    exporter,
+    hotfix,
+    watch,
+    handover,
+    doctor,
+    mcp,
+    explain,
+    schema,
+    completion,
+    demo,
 )
 
 

@@ -18,12 +18,11 @@ exit codes:
 from __future__ import annotations
 
 import argparse
-import os
 import socket
-import stat
 from collections.abc import Mapping
 
 from raydiag.cli import options, values
+from raydiag.cli.secret_files import private_lines
 from raydiag.errors import CannotRun, UsageError
 
 HELP = "serve the read-only commands to AI agents (Model Context Protocol)"
@@ -70,20 +69,11 @@ def _way_in(arguments: argparse.Namespace) -> Mapping[str, str]:
 
 def _token(path: str) -> str:
     """The token of a file that nobody else can read. Raises UsageError."""
-    from raydiag.untrusted import regular
-
-    try:
-        with open(path, encoding="utf-8", opener=regular) as file:
-            mode = os.fstat(file.fileno()).st_mode
-            token = file.read(4096).strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--token-file {path}: {getattr(error, 'strerror', 'no text')}") from None
-    if stat.S_IMODE(mode) & 0o077:
-        raise UsageError(f"--token-file {path}: others can read it: chmod 600 {path}")
+    lines = private_lines("--token-file", path)
+    token = " ".join(lines)
     if len(token) < _LEAST_TOKEN or not token.isascii() or len(token.split()) != 1:
-        raise UsageError(
-            f"--token-file {path}: needs one word of {_LEAST_TOKEN} characters or more"
-        )
+        least = f"one word of {_LEAST_TOKEN} characters or more"
+        raise UsageError(f"--token-file {path}: needs {least}")
     return token
 
 

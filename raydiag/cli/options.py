@@ -200,7 +200,8 @@ def _paged(arguments: argparse.Namespace, chunks: Iterable[str]) -> bool:
     from raydiag.cli import pager
 
     command = None
-    if arguments.output is None and arguments.format != "json" and not arguments.no_pager:
+    is_read = arguments.output is None and arguments.format in ("text", "markdown")
+    if is_read and not arguments.no_pager:
         command = pager.command()
     if command is None:
         return False

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 
 _LATEST_S = 1e11  # a time beyond it is not in seconds
+_LONGEST_SPAN_S = 366 * 86_400.0
 _MOST_PORT = 65535
 _MOST_DIGITS = 9
 
@@ -37,6 +38,18 @@ def add_seconds(
     """An option that takes a number of seconds within limits."""
     kind = seconds(*limits)
     parser.add_argument(name, type=kind, default=default, metavar="S", help=words)
+
+
+def time_span(text: str) -> float:
+    """Seconds of `90`, `90s`, `10m`, `8h` or `1d`."""
+    units = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+    number, unit = text.strip(), "s"
+    if number[-1:] in units:
+        number, unit = number[:-1], number[-1]
+    value = _number(number) * units[unit]
+    if not 0 < value <= _LONGEST_SPAN_S:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 90s, 10m or 8h")
+    return value
 
 
 def integer(least: int, limit: int) -> Callable[[str], int]:

@@ -176,6 +176,7 @@ class Choice:
     chosen: CauseChain
     others: Sequence[CauseChain]
     symptom: Observation | None  # what its root explains; None where that is nothing
+    is_beside: bool = False  # something happened to the job, and this does not explain it
 
     @cached_property
     def alike(self) -> list[Observation]:
@@ -212,7 +213,7 @@ class Choice:
     def limit(self) -> Confidence:
         """How certain the comparison with other causes allows to be."""
         if self.symptom is None or self.symptom is self.chosen.root:
-            return Confidence.CONFIRMED
+            return confirmed_if(not self.is_beside)
         account = self._account(self.chosen.root)
         points = account.points
         rivals = (account.points for account in self._rivals)
@@ -302,7 +303,8 @@ def choose(candidates: Sequence[CauseChain], case: JobCase) -> Choice | None:
     if chosen is None:
         return None
     others = [chain for chain in candidates if chain is not chosen]
-    return Choice(case, chosen, others, symptom.seen_in(chosen))
+    seen = symptom.seen_in(chosen)
+    return Choice(case, chosen, others, seen, is_beside=bool(symptom.classes) and seen is None)
 
 
 def _may_be_verdict(chain: CauseChain, case: JobCase) -> bool:

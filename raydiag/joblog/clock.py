@@ -21,7 +21,7 @@ _ISO = re.compile(
     rb"(?<![\d/])(\d{4})[-/](\d\d)[-/](\d\d)[T ]" + _CLOCK + rb"(?:[.,](\d{1,9}))?"
     rb"(?: ?(Z\b|UTC\b|[+-]\d\d:?\d\d(?!\d)))?"
 )
-_GLOG = re.compile(rb"(?<![A-Za-z0-9])[IWEF](\d\d)(\d\d) " + _CLOCK + rb"\.(\d{6})")
+_GLOG = re.compile(rb"(?<![A-Za-z0-9])[IWEF](\d?\d)(\d\d) " + _CLOCK + rb"\.(\d{6})")
 _SHORT = re.compile(rb"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) (\d\d)-(\d\d) " + _CLOCK + rb"()")
 _CTIME = re.compile(
     _DAY + rb" (" + _MONTH + rb") +(\d{1,2}) " + _CLOCK + rb"(?: (AM|PM))?(?: [A-Z]{3,4})? (\d{4})"

@@ -59,7 +59,7 @@ def _tasks(text: str) -> list[int]:
 def _table_entry(view: LineContext) -> dict[str, str | None]:
     """Rank and host of one entry of torchrun's table: they stand above the exit code."""
     entry: dict[str, str | None] = {}
-    for text in view.above(8)[::-1]:
+    for text in view.text_above(8)[::-1]:
         if row := _TABLE_ROW.search(text):
             entry.setdefault(*filter(None, row.groups()))
         if len(entry) == 2:
@@ -100,7 +100,7 @@ class ExitTally:
         if kind == "srun":
             self._srun(fields, line)
         elif kind == "table":
-            is_first = any(text.startswith(_ROOT_CAUSE) for text in view.above(6))
+            is_first = any(text.startswith(_ROOT_CAUSE) for text in view.text_above(6))
             kind = "torchrun-first" if is_first else "torchrun"
             self._add_fields(kind, line, {**_table_entry(view), **fields})
         else:

@@ -251,6 +251,7 @@ class Match:
     exception: str | None  # the line that ends the traceback which this line opens or stands in
     last_step: int | None = None  # newest step of any writer above this line in its file
     offset: int = 0  # bytes before the line in its (uncompressed) file
+    frame: str = ""  # file of the innermost frame of that traceback
 
 
 @dataclass(frozen=True)
@@ -263,6 +264,7 @@ class Traceback:
     exception: str  # e.g. "ValueError: bad shape"; "" when the log ends before
     time: float | None
     file: str
+    frame: str = ""  # file of the innermost frame
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,10 @@ class LineContext:
             if prefix.where == writer.where:
                 yield number, text
 
+    def text_above(self, limit: int) -> list[str]:
+        """Up to `limit` lines above, plain and without prefixes, oldest first."""
+        return [split(plain(raw), self.hosts)[1] for raw in self.above(limit)]
+
     def above(self, limit: int) -> list[str]:
         """Up to `limit` lines above, verbatim, oldest first."""
         data = self.window.data

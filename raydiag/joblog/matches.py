@@ -21,7 +21,7 @@ _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_]\w{0,100}\.[\w.]{1,200}|_?[A-Z]\w{0,100})"
     r"(?:[\[(][\w., ]{0,64}[\])])?(?::.*|\s*$)"
 )
-_FRAME = re.compile(r'^\s*File "[^"]{1,1024}", line \d+')
+_FRAME = re.compile(r'^\s*File "([^"]{1,1024})", line \d+')
 # What Ray prints below the line that says that an actor died: whose end it is, not who tells it.
 _DEAD_ACTOR = re.compile(r"^\s*(class_name|pid|ip): (\S{1,64})")
 _DEAD_ACTOR_LINES = 8
@@ -42,11 +42,10 @@ class MatchTally:
     ) -> None:
         """One candidate line; `last_step` is the newest step above it."""
         traceback = self._traceback(line, view) if OPENING in line.text else None
-        exception = traceback.exception if traceback else None
         hits = classify(line)
         # A harmless line is harmless whatever else it reads like.
         for hit in [hit for hit in hits if hit.role == "harmless"] or hits:
-            self._add(_match(hit, line, view.offset, exception, last_step), line, view)
+            self._add(_match(hit, line, view.offset, traceback, last_step), line, view)
 
     def _add(self, match: Match, line: JobLogLine, view: LineContext) -> None:
         key = f"{match.row} {match.where}"
@@ -93,7 +92,7 @@ def _dead_actor(line: JobLogLine, view: LineContext) -> dict[str, str]:
 
 
 def _match(
-    hit: Hit, line: JobLogLine, offset: int, exception: str | None, last_step: int | None
+    hit: Hit, line: JobLogLine, offset: int, traceback: Traceback | None, last_step: int | None
 ) -> Match:
     prefix = line.prefix
     return Match(
@@ -113,7 +112,8 @@ def _match(
         raw=line.raw[:RAW_CHARS],
         before=(),
         after=(),
-        exception=exception,
+        exception=traceback.exception if traceback else None,
+        frame=traceback.frame if traceback else "",
         last_step=last_step,
         offset=offset,
     )
@@ -129,20 +129,21 @@ def read_traceback(line: JobLogLine, view: LineContext) -> Traceback:
     """The traceback that opens on this line, by the lines of the same writer below it."""
     header, _, _ = line.text.partition(OPENING)
     lead: str | None = None
-    in_frames, exception, end = False, "", line.number
+    frame, exception, end = "", "", line.number
     for number, text in view.writers_below(TRACEBACK_LINES, line.prefix):
         if lead is None:
             lead = os.path.commonprefix([header, text])  # noqa: RUF071 (no paths)
         text = _without(lead, text)
         end = number
-        if _FRAME.match(text):
-            in_frames = True
-        elif in_frames and text[:1] not in (" ", "\t", "") and _EXCEPTION.match(text):
+        opened = _FRAME.match(text)
+        if opened:
+            frame = opened[1]
+        elif frame and text[:1] not in (" ", "\t", "") and _EXCEPTION.match(text):
             # Ranks without prefixes print theirs at once: it is the first of them that is complete.
             exception = text[:RAW_CHARS]
             break
     where = line.prefix.where
-    return Traceback(line.number, end, where, exception, line.time, line.file)
+    return Traceback(line.number, end, where, exception, line.time, line.file, frame)
 
 
 def _without(header: str, text: str) -> str:

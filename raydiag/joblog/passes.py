@@ -26,7 +26,7 @@ from raydiag.joblog.lines import (
 )
 from raydiag.joblog.log_line import Classify, JobLogLine, Prefix, Selector
 from raydiag.joblog.matches import MatchTally
-from raydiag.joblog.prefixes import of_rank, on_host, plain, split
+from raydiag.joblog.prefixes import host_stems, leading_host, of_rank, on_host, plain, split, stem
 from raydiag.joblog.saves import SaveTally
 from raydiag.joblog.stages import StageTally
 from raydiag.joblog.startup import StartTally
@@ -123,6 +123,7 @@ class Pass:
         self._clock.anchor = self.learnt.anchor_time
         self._path, self._nodelist = path, ""
         self._node_names: frozenset[str] = frozenset()
+        self._stems = host_stems(list(map(plain, self.learnt.head)))
         self._fast_steps = FastStepLines(path)
         self._know_hosts()
         self._interests = Interests()
@@ -212,7 +213,10 @@ class Pass:
         if time is not None and window.offset + start > learnt.seen_to:
             self._see(window, start, number, time)
         verbatim = decode(raw)
-        prefix, text = split(plain(verbatim), self._node_names)
+        text = plain(verbatim)
+        if self._stems:
+            self._know_leading(text)
+        prefix, text = split(text, self._node_names)
         if self.rank is not None and prefix.rank is None:
             prefix = of_rank(prefix, self.rank)
         if self.host is not None and prefix.host is None:
@@ -262,6 +266,12 @@ class Pass:
         if len(self.learnt.hosts) < _HOSTS:
             self.learnt.hosts.setdefault(task, host)
 
+    def _know_leading(self, text: str) -> None:
+        """A host that a launcher puts before lines, and that no list of nodes names."""
+        name = leading_host(text)
+        if stem(name) in self._stems and len(self._node_names) < _HOSTS:
+            self._node_names |= {name}
+
     def _know_hosts(self) -> None:
         nodelist = self.learnt.header.nodes
         if nodelist and nodelist != self._nodelist:
@@ -307,6 +317,7 @@ class Pass:
         if len(lines) > HEAD_LINES or not lines[-1] or (len(lines) > 1 and len(data) > AHEAD_BYTES):
             lines.pop()
         self.learnt.head = [decode(line.rstrip(b"\r"))[:EDGE_CHARS] for line in lines]
+        self._stems = host_stems(list(map(plain, self.learnt.head)))
 
     def _finish(self, window: TextWindow) -> int:
         """Tail and number of lines; the last 128 KiB are always in sight here."""

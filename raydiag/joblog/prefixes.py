@@ -5,7 +5,8 @@ kept as the writer. Source: the launchers' own documentation and output.
 """
 
 import re
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -29,12 +30,22 @@ _STACKED = re.compile(
     r"|\[(?:default|trainer|worker)(?P<local>\d{1,4})\]: ?"
     r"|\[\d{1,6},(?P<mpi>\d{1,6})\]<std(?:out|err)>: ?"
     r"|(?P<compose>[a-z0-9][a-z0-9_.-]{0,63} {2,24}\| )"
-    r"|(?P<kubectl>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z )(?:std(?:out|err) [FP] )?"
+    r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{9}Z|\S{0,20} std(?:out|err) [FP]) "
+    r"(?:std(?:out|err) [FP] )?"
+    r"|\[pod/(?P<pod>[a-z0-9][a-z0-9.-]{0,252})/[a-z0-9.-]{1,63}\] "
+)
+# A time in front is the line's own text, unless more prefixes follow it.
+_TIME = re.compile(
+    r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
+    r"(?:Z|[+-]\d\d:?\d\d)?\]?:? (?=[\[(A-Za-z0-9])"
 )
 _ACTOR_RANK = re.compile(r"\brank=(\d{1,6})\b")
+_DIGITS = re.compile(r"\d+")
 _HOST = re.compile(r"([A-Za-z0-9][\w.-]{0,62}): ")
 _NCCL = re.compile(r"([A-Za-z][\w.-]{0,62}):\d+:\d+ \[\d+\] ")
 _NESTED = 6
+_LEAST_LINES = 5  # that begin with a host, and nearly all of the lines looked at
+_NEARLY_ALL = 0.8
 
 
 def plain(text: str) -> str:
@@ -70,15 +81,44 @@ def _extent(text: str, hosts: Collection[str]) -> int:
     match = _SRUN.match(text)
     end = match.end() if match else 0
     for _ in range(_NESTED):
-        match = _STACKED.match(text, end)
-        if not match and hosts:
-            match = _HOST.match(text, end)
-            if match and match[1] not in hosts:
-                match = None
+        match = _next(text, end, hosts)
+        if not match:
+            time = _TIME.match(text, end)
+            match = _next(text, time.end(), hosts) if time else None
         if not match:
             break
         end = match.end()
     return end
+
+
+def _next(text: str, start: int, hosts: Collection[str]) -> re.Match[str] | None:
+    match = _STACKED.match(text, start)
+    if match or not hosts:
+        return match
+    named = _HOST.match(text, start)
+    return named if named and named[1] in hosts else None
+
+
+def leading_host(text: str) -> str:
+    """The name before the first colon, if it may be a host's: there is a digit in it."""
+    time = _TIME.match(text)
+    named = _HOST.match(text, time.end() if time else 0)
+    name = named[1] if named else ""
+    return name if not name.isdigit() and any(map(str.isdigit, name)) else ""
+
+
+def stem(host: str) -> str:
+    """What the names of a cluster's hosts share: the name without its digits."""
+    return _DIGITS.sub("", host)
+
+
+def host_stems(lines: Sequence[str]) -> frozenset[str]:
+    """Stems of the hosts that a launcher puts before nearly every line, if one does."""
+    told = [line for line in lines if line.strip()]
+    stems = Counter(stem(name) for name in map(leading_host, told) if name)
+    often = frozenset(name for name, count in stems.items() if count >= _LEAST_LINES)
+    covered = sum(stems[name] for name in often)
+    return often if covered >= _NEARLY_ALL * len(told) else frozenset()
 
 
 def _leading_host(text: str, end: int, hosts: Collection[str]) -> str:
@@ -107,7 +147,7 @@ def _writer(prefixes: str, host: str) -> Prefix:
         if match:
             fields.update(_fields_of(match.groupdict()))
         else:
-            match = _HOST.match(prefixes, position)
+            match = _TIME.match(prefixes, position) or _HOST.match(prefixes, position)
             if not match:
                 break
         position = match.end()
@@ -131,6 +171,8 @@ def _fields_of(groups: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     elif groups["system"]:
         yield "actor", groups["system"]
         yield "ip", groups["at"]
+    if groups["pod"]:
+        yield "host", groups["pod"]
     if rank:
         yield "rank", int(rank)
 

@@ -11,13 +11,13 @@ from raydiag.timeline.silent_hosts import SilentHost
 
 
 def judge_node_deaths(timeline: RunTimeline, report: ReportWriter) -> None:
-    """A finding for each host that went silent while others went on."""
+    """A finding for each host that went silent while others went on: dead, or only not watched."""
     if report.timeline.answers.missing("alive"):
         report.row("node-death", None, timeline.answers.missing("alive"))
         return
+    step_s = timeline.context.resolution_s()
     for silent in timeline.silent_hosts:
         signs = [_silence(timeline, silent), *_gpu_errors_before(timeline, silent)]
-        step_s = timeline.context.resolution_s()
         report.finding(
             "node-death",
             "; ".join(signs),
@@ -26,6 +26,14 @@ def judge_node_deaths(timeline: RunTimeline, report: ReportWriter) -> None:
             host=silent.host,
             period=Period(silent.time, silent.back_at, uncertainty_s=step_s),
             confidence=Confidence.CONFIRMED if len(silent.sources) > 1 else Confidence.POSSIBLE,
+        )
+    for living in timeline.unwatched_hosts:
+        report.finding(
+            "unwatched",
+            f"all its series ({', '.join(living.sources)}) end, and steps go on: the host lives",
+            value=living.time,
+            host=living.host,
+            period=Period(living.time, timeline.window.end, uncertainty_s=step_s),
         )
     if not timeline.silent_hosts:
         report.row("node-death", False, "every host with series has them to the end", query="")

@@ -24,7 +24,7 @@ def _sentences(course: Course) -> Iterator[str]:
         extent = ""
         if _is_known(others.low) and np.nanmin(others.low) < np.nanmax(others.high):
             low, high = _number(np.nanmin(others.low)), _number(np.nanmax(others.high))
-            extent = f" (from {low} to {high})"
+            extent = f" ({'most ' * others.most}from {low} to {high})"
         yield f"{others.name}: {_change(course, others.median)}{extent}."
 
 

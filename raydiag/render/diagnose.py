@@ -147,17 +147,13 @@ def _findings(examined: ExaminedJob, show_all: bool) -> Iterator[Block]:
 
 def _events(chain: Sequence[Finding], examined: ExaminedJob) -> Iterator[Event]:
     """The steps of a chain: when, what, where."""
-    first = min((finding.onset for finding in chain if finding.onset is not None), default=None)
     for finding in chain:
-        later = ""
-        if finding.onset is not None and first is not None and finding.onset > first:
-            later = f"{formats.span(finding.onset - first)} later"
         yield Event(
             _when(finding),
             finding.failure_class,
             (scope([finding]), finding.confidence.value),
             finding.title,
-            later,
+            _later(finding.onset, chain[0].onset),
             _evidence(finding, examined, show_all=False),
             blocks.TONES[severity_of(finding)],
         )
@@ -169,6 +165,13 @@ def _when(finding: Finding) -> str:
         return utc(finding.onset)
     seen_at = min(filter(None, (item.time for item in finding.evidence)), default=None)
     return "(no time)" if seen_at is None else f"seen {utc(seen_at)}"
+
+
+def _later(onset: float | None, first: float | None) -> str:
+    """How long after the root; nothing where that is not known, or at once."""
+    if onset is None or first is None or onset - first < 1:
+        return ""
+    return f"{formats.span(round(onset - first))} later"
 
 
 def _other_findings(examined: ExaminedJob, show_all: bool) -> Iterator[Bullet]:

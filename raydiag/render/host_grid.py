@@ -1,14 +1,19 @@
 """Nodes and GPUs at a glance: who is the cause, who is ill besides, who was not seen."""
 
+from __future__ import annotations
+
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
-from raydiag.explain.job import ExaminedJob
 from raydiag.model import Diagnosis, Finding, Snapshot
 from raydiag.nodeset import fold
 from raydiag.render.document import severity_of
 from raydiag.render.formats import count, grouped
 from raydiag.render.report import TONES, HostGrid, HostTile, Tone, Toned
+
+if TYPE_CHECKING:  # numpy, which a probe does without
+    from raydiag.explain.job import ExaminedJob
 
 _MOST_TILES = 128
 _WORST_FIRST = (Tone.BAD, Tone.DOUBTFUL, Tone.PLAIN, Tone.GOOD)

@@ -6,25 +6,28 @@ matplotlib, the extra `report`: without it the page has all words, and says how 
 """
 
 import html
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from itertools import count, groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raydiag.render import report as blocks
-from raydiag.render.course_words import caption
 from raydiag.render.escape import terminal
 from raydiag.render.report import Report, Section, Tone, Toned, Words, plain_text, tone_of
-from raydiag.timeline.courses import Course
+
+if TYPE_CHECKING:  # numpy, which reports without series do without
+    from raydiag.timeline.courses import Course
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _LONG_LINE = 600  # characters, from which on a line is folded
 _MOST_OF_LINE = 400  # of which these stand in the text
 _FEW = 4  # sections, which need no list of contents
+_SPACIOUS = 16  # nodes; more of them stand closer together
 _HOW_TO_GET_PLOTS = "The plots are left out here: pip install 'raydiag[report]' draws them."
 # A tone's sign differs in shape as well as in colour.
 _SIGNS = {Tone.BAD: "&#10005;", Tone.DOUBTFUL: "!", Tone.GOOD: "&#10003;", Tone.PLAIN: "&#8226;"}
-Draw = Callable[[Course, int], str]
+Draw = Callable[["Course", int], str]
 
 
 def html_text(report: Report, title: str) -> str:
@@ -70,10 +73,11 @@ def _page_title(sections: Iterable[Section], title: str) -> str:
 
 
 def _drawing() -> Draw | None:
-    """What draws; None where the extra is not installed."""
+    """What draws; None where the extra is not installed, or has no place for its cache."""
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it remarks on where its cache is
     try:
         from raydiag.render.plots import svg
-    except ImportError:
+    except (ImportError, OSError):
         return None
     return svg
 
@@ -147,6 +151,8 @@ class _Page:
         return '<div class="plots">\n{}\n</div>'.format("\n".join(figures))
 
     def _plot(self, plot: blocks.Plot, draw: Draw | None) -> str:
+        from raydiag.render.course_words import caption
+
         number, course = next(self._plots), plot.course
         drawing = ""
         if draw is not None:
@@ -305,7 +311,9 @@ def _event(event: blocks.Event) -> str:
 
 
 def _host_grid(block: blocks.HostGrid) -> str:
-    return '<ul class="hosts">\n{}\n</ul>'.format("\n".join(map(_host, block.hosts)))
+    kind = "hosts dense" if len(block.hosts) > _SPACIOUS else "hosts"
+    hosts = "\n".join(map(_host, block.hosts))
+    return f'<ul class="{kind}">\n{hosts}\n</ul>'
 
 
 def _host(host: blocks.HostTile) -> str:

@@ -10,14 +10,17 @@ from raydiag.model import Severity
 from raydiag.render import document
 from raydiag.render.coverage import not_read
 from raydiag.render.formats import count, counted, filled, utc
-from raydiag.render.report import Paragraph, Quote, Report, Section, Steps, severity_label
+from raydiag.render.report import TONES, Paragraph, Quote, Report, Section, Steps, severity_label
 
 _ADJECTIVES = {Severity.CRITICAL: "critical", Severity.WARNING: "warning", Severity.INFO: "to note"}
 
 
 def kmsg_report(examined: ExaminedKernelLog, verbose: bool) -> Report:
     """The most severe events first; events to note are counted only, unless `verbose`."""
-    sections = [Section(blocks=[Paragraph(_summary(examined), strong=True)])]
+    severities = map(attrgetter("severity"), examined.events)
+    worst = max(severities, key=attrgetter("rank"), default=Severity.INFO)
+    lead = Paragraph(_summary(examined), strong=True)
+    sections = [Section(blocks=[lead], tone=TONES[worst])]
     sections += _events(examined, verbose)
     if not verbose:
         sections.append(Section(blocks=[Paragraph(_notes(examined))]))

@@ -24,6 +24,7 @@ from raydiag.timeline.courses import SAVE, STALL, Course
 from raydiag.tsdb.series import Floats
 
 _SIZE_INCHES = (5.2, 2.5)
+_LETTERS, _HANDLE = 62, 7  # of a legend that fit side by side; a line's sign takes as many
 # What stands for what in the page's style sheet.
 _NAMES = {
     "#010101": "--ink",
@@ -147,4 +148,8 @@ def _finish(course: Course, axes: Axes, figure: Figure) -> None:
         axes.xaxis.set_major_locator(locator)
         formatter = dates.ConciseDateFormatter(locator, tz=timezone.utc)  # type: ignore[no-untyped-call]
         axes.xaxis.set_major_formatter(formatter)
-    figure.legend(loc="outside upper left", ncols=4, frameon=False, handlelength=2.2)
+    _, names = axes.get_legend_handles_labels()
+    columns = min(4, max(1, _LETTERS // max(map(len, [*names, ""]), default=1)))
+    if sum(map(len, names)) + _HANDLE * len(names) <= _LETTERS:
+        columns = max(len(names), 1)
+    figure.legend(loc="outside upper left", ncols=columns, frameon=False, handlelength=2.2)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from raydiag.model import Severity
 
-if TYPE_CHECKING:
-    from raydiag.timeline.courses import Course  # wants numpy, which not every report needs
+if TYPE_CHECKING:  # numpy, which reports without series do without
+    from raydiag.timeline.courses import Course
 
 
 class Tone(Enum):

@@ -102,7 +102,7 @@ class _TextWriter:
         return self._bullets(block.in_words(), indent)
 
     def _plot(self, block: blocks.Plot, indent: str) -> Iterator[str]:
-        from raydiag.render.sparkline import plot_lines  # wants numpy, which not every report needs
+        from raydiag.render.sparkline import plot_lines  # numpy, which most reports do without
 
         for line in plot_lines(block.course, self.width - len(indent), self.bars):
             yield indent + terminal(line)

@@ -48,6 +48,7 @@ class Range:
     low: Floats  # beside the course's `at`
     median: Floats
     high: Floats
+    most: bool = False  # of them 9 of 10: a few odd ones are left out
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,9 +68,21 @@ class Course:
     @property
     def is_blank(self) -> bool:
         """Whether there is nothing to draw."""
-        drawn = [curve.values for curve in self.curves]
-        drawn += [self.others.median] if self.others is not None else []
-        return not any(np.isfinite(values).any() for values in drawn)
+        return not self._drawn.size
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether there is nothing to see: no value, or the same one at all times and hosts."""
+        return self.is_blank or bool(np.ptp(self._drawn) == 0)
+
+    @property
+    def _drawn(self) -> Floats:
+        """All values that are known."""
+        rows_drawn = [curve.values for curve in self.curves]
+        if self.others is not None:
+            rows_drawn += [self.others.low, self.others.median, self.others.high]
+        values: Floats = np.concatenate([np.empty(0), *rows_drawn])
+        return values[np.isfinite(values)]
 
 
 @dataclass(frozen=True)
@@ -157,8 +170,7 @@ def _range(rows_of_others: Collection[Floats], is_beside: bool) -> Range | None:
     bounds = (5.0, 50.0, 95.0) if len(values) > _MANY else (0.0, 50.0, 100.0)
     if known.any():
         low[known], median[known], high[known] = np.nanpercentile(values[:, known], bounds, axis=0)
-    number = f"{len(values)} {'others' if is_beside else 'hosts'}"
-    name = f"9 of 10 of {number}" if len(values) > _MANY else number
+    name = f"{len(values)} {'others' if is_beside else 'hosts'}"
     if len(values) == 1:
         name = "the other host" if is_beside else "the host"
-    return Range(name, low, median, high)
+    return Range(name, low, median, high, bounds[0] > 0)

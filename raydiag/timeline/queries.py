@@ -80,6 +80,22 @@ def gauges(
     return f'{aggregate} by ({by}, __name__) ({{__name__=~"{names}"{and_match}}}{only})'
 
 
+def rated_parts(by: str, match: str = "") -> str:
+    """What a part keeps by design, by name: the least, and of what heats up or fills up the most.
+
+    Our exporter tells the clock of memory by a label.
+    """
+    matchers = ", ".join(filter(None, ('type="mclk"', match)))
+    clock = f"min by ({by}) (hw_gpu_clock_mhz{{{matchers}}})"
+    # `or` drops what differs in its name alone.
+    parts = (
+        f'label_replace({gauges(_LEAST, by, "min", match)}, "of", "least", "", "")',
+        f'label_replace({gauges(_MOST, by, "max", match)}, "of", "most", "", "")',
+        f'label_replace({clock}, "metric", "hw_gpu_memory_clock_mhz", "", "")',
+    )
+    return " or ".join(parts)
+
+
 def _by_name(metrics: Iterable[str], _by: str = "") -> str:
     return f'{{__name__=~"{"|".join(metrics)}"}}'
 
@@ -105,11 +121,21 @@ LISTEN = ("hw_tcp_listen_drops_total", "hw_tcp_listen_overflows_total")
 RDMA_RETX, RDMA_TIMEOUTS = "hw_rdma_tx_retx_pkts_total", "hw_rdma_tx_ack_timeout_total"
 RDMA_PORT = "hw_rdma_port_state"
 RETRY, CQE = "hw_rdma_req_tx_retry_excd_err_total", "hw_rdma_req_rx_cqe_err_total"
+LINK_ERRORS = (
+    "hw_rdma_symbol_errors_total",
+    "hw_rdma_link_recoveries_total",
+    "hw_rdma_received_errors_total",
+)
+INODES = "hw_disk_inodes_used_pct"
 FILL = "tb_metrics_plugin_staleness_fill"
 RAY_HOST = "instance, ip"  # what Ray's series name their host by
 # Asked as one, since nothing but their metrics tells them apart; the answer is split by name.
 _JOINED = ((("driver", "storage", "tasks"), "host"), (("memory", "cpu", "disk"), RAY_HOST))
 _AND = "+"
+
+
+_LEAST = ("hw_gpu_memory_clock_mhz", "hw_gpu_pcie_speed", "hw_rdma_port_rate_bytes")
+_MOST = ("hw_gpu_memory_temperature_celsius", INODES)
 
 
 _FORMS: Mapping[str, Callable[[Sequence[str], str], str]] = {
@@ -119,6 +145,7 @@ _FORMS: Mapping[str, Callable[[Sequence[str], str], str]] = {
     "by-name": _by_name,
     "above-zero": partial(gauges, above="0"),
     "grew": increases,
+    "rated": lambda _metrics, by: rated_parts(by),
 }
 
 

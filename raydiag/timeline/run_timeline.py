@@ -1,6 +1,7 @@
 """What all playbooks ask of a run: when training ran and stood, who reported, what power means."""
 
 from functools import cached_property
+from itertools import filterfalse
 from operator import attrgetter
 
 from raydiag.catalog.hardware import Accelerator
@@ -58,11 +59,39 @@ class RunTimeline(MaskedTables):
 
         Also those that came back, where they had rebooted or steps stopped with their silence.
         """
-        gone = [*silent_hosts(self.context, self.answers)]
+        gone = list(filterfalse(self._lived_on, self._silences))
         for silence in returned_hosts(self.context, self.answers):
             if silence.host in self.rebooted_hosts or self._stopped_with(silence):
                 gone.append(silence)
         return tuple(sorted(gone, key=attrgetter("time")))
+
+    @property
+    def unwatched_hosts(self) -> list[SilentHost]:
+        """Hosts without a sample to the end that live: the others would wait for them."""
+        return list(filter(self._lived_on, self._silences))
+
+    @cached_property
+    def _silences(self) -> tuple[SilentHost, ...]:
+        return tuple(silent_hosts(self.context, self.answers))
+
+    def _lived_on(self, silence: SilentHost) -> bool:
+        """Whether steps went on past its silence as before: in a collective all wait for each.
+
+        A job that starts anew without the host rests first. Where no step has a time, all of them
+        were done.
+        """
+        if silence.host in self.rebooted_hosts:
+            return False
+        times, resolution_s = self.training.times, self.context.resolution_s()
+        if not times.size:
+            return self.job.status == "completed"
+        step_s = max(self.step_time_s, resolution_s)
+        # The step that was under way may end without it.
+        after = times[times > silence.time + 2 * step_s + resolution_s]
+        if not after.size:
+            return False
+        rest_s = float(after[0]) - silence.time - (self.job.longest_save_s or 0.0)
+        return rest_s <= 2 * _STEPS_APART * step_s
 
     def _stopped_with(self, silence: SilentHost) -> bool:
         last_at = self.training.last[1] if self.training.last else self.job.last_step_time

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from raydiag import catalog
+from raydiag.catalog import signatures
 from raydiag.catalog.completion import completed
 from raydiag.joblog.facts import JobFacts, TaskExit, Traceback
 from raydiag.model import Confidence, Evidence, Finding, Severity
@@ -86,7 +87,13 @@ def _primary(case: TriageCase, outcome: TriageOutcome, explanation: str) -> Find
     if name == heartbeat.CLASS:
         finding = _of_accused(case, finding)
     elif finding.task is None and finding.host is None and name != "hang":
-        finding = _of_first_exit(case, finding)
+        task = heartbeat.missed_at_barrier(case.facts, name)
+        if task is None:
+            finding = _of_first_exit(case, finding)
+        else:
+            finding = replace(finding, task=str(task), host=case.facts.hosts.get(task))
+    elif finding.task is None and origin is not None and name != "hang":
+        finding = _of_first_rank(case, finding, origin.where)
     return replace(finding, explanation=explanation)
 
 
@@ -134,6 +141,15 @@ def _of_first_exit(case: TriageCase, finding: Finding) -> Finding:
     return finding
 
 
+def _of_first_rank(case: TriageCase, finding: Finding, where: str) -> Finding:
+    """With the rank that failed first by the launcher of the same writer."""
+    for task_exit in failed_exits(case.facts):
+        is_first = task_exit.kind == "torchrun-first" and task_exit.where == where
+        if is_first and task_exit.rank is not None:
+            return replace(finding, task=str(task_exit.rank))
+    return finding
+
+
 def _is_later_exit(task_exit: TaskExit) -> bool:
     """torchrun's table ends with the failure that it observed first."""
     return task_exit.kind != "torchrun-first"
@@ -145,6 +161,9 @@ def _is_later_exit(task_exit: TaskExit) -> bool:
 def _of_symptom(
     facts: JobFacts, first: Symptom, symptoms: Sequence[Symptom], confidence: Confidence
 ) -> Finding:
+    row = signatures.table().by_id.get(first.row)
+    if row is not None and row.does_not_show:
+        confidence = confidence.at_most(Confidence.LIKELY)  # the line alone leaves it open
     return Finding(
         failure_class=first.failure_class,
         host=first.host,

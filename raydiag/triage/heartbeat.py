@@ -5,6 +5,7 @@ steps had stopped long before it, the job hung and the timeout only ended it.
 """
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -58,6 +59,21 @@ def first_accused(facts: JobFacts) -> int | None:
     for match in facts.matches:
         if match.failure_class == CLASS and _LEADER in " ".join((match.text, *match.after)):
             return 0
+    return None
+
+
+_MISSED = re.compile(r"(?:[Tt]imed out|missing) task(?:s| names)?\b")
+_TASK = re.compile(r"/task:(\d{1,6})\b")
+
+
+def missed_at_barrier(facts: JobFacts, failure_class: str) -> int | None:
+    """The first task that did not come to a barrier of JAX, where the error names some."""
+    for match in facts.matches:
+        text = "\n".join((match.text, *match.after))
+        missed = _MISSED.search(text) if match.failure_class == failure_class else None
+        task = _TASK.search(text, missed.end()) if missed else None
+        if task:
+            return int(task[1])
     return None
 
 

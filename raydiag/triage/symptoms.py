@@ -26,6 +26,15 @@ _FAILED_OR_TIMED_OUT, _TIMEOUT = "nccl-failed-or-timed-out", "nccl-timeout"  # a
 SURVIVED_STEPS = 2  # so many steps after an error show that the job went on; one may be in flight
 
 _LOSS = re.compile(r"\bloss\b\W{0,4}\d", re.IGNORECASE)
+# Answers of a server: work that it did, not a check of its health.
+_SERVED = re.compile(
+    r'"POST /\S{1,200} HTTP/\d\.\d" 200\b|generation throughput: (?!0\.0 )\d'
+    r"|gen throughput \(token/s\): (?!0\.0\d?,)\d"
+)
+_BY_FRAME = {
+    failure_class: re.compile("|".join(patterns))
+    for failure_class, patterns in TABLES["raised_in"].items()
+}
 _STAGE_TIMEOUTS: Mapping[str, str] = TABLES["stage_timeouts"]
 
 
@@ -154,7 +163,7 @@ def _is_survived(symptom: Symptom, facts: JobFacts) -> bool:
     """Steps came after it, or a new run has begun since."""
     steps = facts.steps
     if steps is None or not steps.runs or not steps.regular:
-        return _is_restarted(symptom, facts)
+        return _is_restarted(symptom, facts) or _is_served_after(symptom, facts)
     run = steps.runs[-1]
     before_run = symptom.file == run.file and symptom.line < run.first_line
     if before_run and len(steps.runs) > 1:
@@ -162,6 +171,13 @@ def _is_survived(symptom: Symptom, facts: JobFacts) -> bool:
     if symptom.last_step is None:
         return before_run and run.steps > SURVIVED_STEPS
     return steps.last_step - symptom.last_step >= SURVIVED_STEPS * step_interval(run)
+
+
+def _is_served_after(symptom: Symptom, facts: JobFacts) -> bool:
+    """A server answered requests after it: a request failed, not the server."""
+    newest = facts.tail[max(0, symptom.line + 1 - facts.tail_first_line) :]
+    is_in_tail = symptom.line >= facts.tail_first_line and symptom.file == facts.files[-1].path
+    return is_in_tail and any(map(_SERVED.search, newest))
 
 
 def _is_restarted(symptom: Symptom, facts: JobFacts) -> bool:
@@ -205,10 +221,20 @@ def _of_matches(facts: JobFacts, file_order: dict[str, int]) -> Iterator[Symptom
 
 
 def _class_of(match: Match, facts: JobFacts) -> str:
-    """As its row says; where a timeout is seen, what has failed or timed out is of that."""
+    """As its row says, else by where it was raised; beside a timeout, what may be one is one."""
+    if match.failure_class == "python-exception":
+        frame = match.frame or _frame_above(match, facts)
+        raised_in = (name for name, files in _BY_FRAME.items() if files.search(frame))
+        return next(raised_in, match.failure_class)
     timeouts = (_TIMEOUT for seen in facts.matches if seen.failure_class == _TIMEOUT)
     is_either = match.row == _FAILED_OR_TIMED_OUT
     return next(timeouts, match.failure_class) if is_either else match.failure_class
+
+
+def _frame_above(match: Match, facts: JobFacts) -> str:
+    """The innermost frame of the traceback that ends on the match's line; "" without one."""
+    ended = (traceback for traceback in facts.tracebacks if traceback.end_line == match.line)
+    return next((traceback.frame for traceback in ended if traceback.file == match.file), "")
 
 
 def _symptom(

@@ -67,7 +67,10 @@ def test_sources_that_are_each_a_little_late_may_be_late_together() -> None:
 
 def test_a_grave_fault_counts_where_nothing_explains_a_slow_down() -> None:
     lost = seen("gpu-memory-error", "node2", 300, gpu=1, severity=Severity.CRITICAL)
-    assert slowed(lost).verdict.failure_class == "gpu-memory-error"
+    told = slowed(lost).verdict
+    assert told.failure_class == "gpu-memory-error"
+    assert told.confidence is Confidence.LIKELY  # it is there, and does not explain what happened
+    assert judged(lost, coverage=HOURS).verdict.confidence is Confidence.CONFIRMED
     port = seen("rdma-degraded", "node1", 3590, device="rdma0", until=T0 + 7100)
     assert slowed(lost, port).verdict.failure_class == "rdma-degraded"
 

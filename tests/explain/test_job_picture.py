@@ -51,7 +51,8 @@ def test_the_verdict_is_drawn(kind: str, expected: str, tmp_path: Path) -> None:
     course = picture.courses[0]
     assert course.title == expected
     assert course.onset == verdict.onset
-    assert course.extent is not None and course.extent[0] < course.onset < course.extent[1]
+    assert course.extent is not None and course.onset is not None
+    assert course.extent[0] < course.onset < course.extent[1]
     if verdict.hosts:
         assert [curve.name for curve in course.curves] == list(verdict.hosts)[:3]
         assert course.others is not None

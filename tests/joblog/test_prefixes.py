@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raydiag.joblog.log_line import Prefix
-from raydiag.joblog.prefixes import plain, split
+from raydiag.joblog.prefixes import host_stems, plain, split
 
 CASES = [
     ("  3: text", Prefix(task=3), "text"),
@@ -30,6 +30,13 @@ CASES = [
     ("0: (Engine pid=514) text", Prefix(task=0, actor="Engine", pid=514), "text"),
     ("(Engine pid=5) text [repeated 15x across cluster]", Prefix(actor="Engine", pid=5), "text"),
     ("2026-03-10T08:09:57.123456789Z stdout F text", Prefix(), "text"),
+    ("2026-03-10T08:09:57.1Z stderr F [rank3]: text", Prefix(rank=3), "text"),
+    ("[pod/llama-worker-3/pytorch] text", Prefix(host="llama-worker-3"), "text"),
+    ("[pod/llama-0/main] [rank1]: text", Prefix(host="llama-0", rank=1), "text"),
+    ("[2026-03-10 10:00:00] (Engine pid=5) text", Prefix(actor="Engine", pid=5), "text"),
+    ("2026-03-10 10:00:00,123 [rank2]:text", Prefix(rank=2), "text"),
+    ("[2026-03-10 10:00:00] mi07: text", Prefix(host="mi07"), "text"),
+    ("[2026-03-10 10:00:00] text", Prefix(), "[2026-03-10 10:00:00] text"),
     ("trainer-1  | text", Prefix(), "text"),
     ("trainer-1  |     text", Prefix(), "    text"),
     ("loss | text", Prefix(), "loss | text"),
@@ -46,6 +53,24 @@ CASES = [
 @pytest.mark.parametrize(("line", "prefix", "text"), CASES)
 def test_prefixes_are_taken_off_and_kept(line: str, prefix: Prefix, text: str) -> None:
     assert split(line, {"mi07"}) == (prefix, text)
+
+
+@pytest.mark.parametrize(
+    ("lines", "stems"),
+    [
+        ([f"mi{n}: text" for n in range(10)], {"mi"}),
+        ([f"[2026-03-10 10:00:0{n}] mi{n}: text" for n in range(10)], {"mi"}),
+        ([*(f"mi{n}: text" for n in range(9)), "", "text"], {"mi"}),
+        ([*(f"mi{n}: text" for n in range(5)), *["text"] * 5], set()),
+        ([f"mi{n}: text" for n in range(4)], set()),
+        ([f"INFO: step {n}" for n in range(10)], set()),
+        ([f"{n}: text" for n in range(10)], set()),
+    ],
+)
+def test_hosts_before_nearly_every_line_are_known_without_a_list(
+    lines: list[str], stems: set[str]
+) -> None:
+    assert host_stems(lines) == stems
 
 
 def test_a_word_before_a_colon_is_a_host_only_when_the_job_has_that_node() -> None:

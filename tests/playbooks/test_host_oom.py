@@ -65,6 +65,17 @@ def test_a_save_shortly_before_is_not_the_rise() -> None:
     assert abs((found.finding.onset or 0) - (T0 + KILL - 390)) <= 30
 
 
+def test_a_save_on_the_way_up_makes_no_level() -> None:
+    """Memory falls back after it as far as it has grown: both halves of the stretch are equal."""
+    world = World()
+    rise(world, "n3", KILL - 2300, KILL)
+    row(world, "n3")[(world.times >= T0 + KILL - 150) & (world.times < T0 + KILL - 45)] += 35 * GB
+    kill(world, "n3")
+    (found,) = world.judge(ONLY).observations
+    assert found.facts["pattern"] == "leak"
+    assert abs((found.finding.onset or 0) - (T0 + KILL - 2300)) <= 60
+
+
 def test_a_save_that_needs_too_much() -> None:
     world = World()
     for start in (1500.0, 2700.0):

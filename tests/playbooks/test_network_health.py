@@ -138,6 +138,25 @@ def test_congestion(hosts: list[str], host: str | None) -> None:
     assert found.finding.host == host
 
 
+def test_congestion_that_lasts_most_of_the_run_is_measured_by_what_came_before() -> None:
+    world = World()
+    world.set("rdma-cnp", 900.0, 2000)
+    (found,) = world.judge(ONLY).observations
+    assert (found.finding.failure_class, found.finding.host) == ("network-congestion", None)
+
+
+@pytest.mark.parametrize("slower", [True, False])
+def test_errors_that_the_link_itself_counts(slower: bool) -> None:
+    world = World()
+    labels = {"host": "n2", "device": "mlx5_1", "port": "1"}
+    world.only("rdma-errors", 900.0, 3000, 5400, metric="hw_rdma_symbol_errors_total", **labels)
+    if slower:
+        world.scalar(TGS, 0.7, 3000, factor=True)
+    (found,) = [o.finding for o in world.judge(ONLY).observations]
+    assert (found.failure_class, found.host, found.device) == ("rdma-degraded", "n2", "mlx5_1")
+    assert found.severity is (None if slower else Severity.INFO)
+
+
 @pytest.mark.parametrize(("rate", "seconds"), [(99.0, 600), (900.0, 45)], ids=["low", "short"])
 def test_no_congestion(rate: float, seconds: float) -> None:
     world = World()

@@ -380,6 +380,17 @@ def test_a_clock_that_differs_and_an_exporter_that_hangs(
     assert found(skewed) == ([("clock-skew", HOSTS[1])] if seen else [])
 
 
+def test_a_clock_that_runs_off_is_dated_from_where_it_left() -> None:
+    ages = {host: np.resize([2.0, 6.0, 11.0], GRID.size) for host in HOSTS}
+    ages[HOSTS[1]] = ages[HOSTS[1]] - np.clip((GRID - START - 1200) / 30, 0.0, None)
+    rows = [Series.of({"host": host}, GRID, row) for host, row in ages.items()]
+    well = stack()
+    skewed = replace(well, answers=well.answers.also([answer("cycle-age", rows)]))
+    (told,) = observability.judge(skewed)[0]
+    assert (told.finding.failure_class, told.finding.host) == ("clock-skew", HOSTS[1])
+    assert told.finding.onset is not None and 0 <= told.finding.onset - START - 1200 < 600
+
+
 def test_an_exporter_that_is_down_has_skipped_no_plugin() -> None:
     made = replace_families(stack(until("node2", 2000)), ())
     assert found(made) == [("exporter-down", "node2")]

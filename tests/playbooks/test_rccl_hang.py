@@ -236,6 +236,28 @@ def test_a_node_that_died() -> None:
     assert found.finding.onset == T0 + HANG
 
 
+@pytest.mark.parametrize("rest_s", [0.0, 900.0], ids=["steps go on", "they start anew without it"])
+def test_steps_that_go_on_prove_that_a_host_without_series_lives(rest_s: float) -> None:
+    world = World()
+    world.die("n4", HANG)
+    keep = (world.ended <= T0 + HANG) | (world.ended > T0 + HANG + rest_s)
+    world.ended = world.ended[keep]
+    world.scalars = {name: values[keep] for name, values in world.scalars.items()}
+    (found,) = [o.finding for o in world.judge("node-failure").observations]
+    failure = "node-death" if rest_s else "exporter-down"
+    assert (found.failure_class, found.host) == (failure, "n4")
+    assert found.onset == T0 + HANG
+
+
+def test_of_undated_steps_all_of_them_prove_it() -> None:
+    world = World()
+    world.die("n4", HANG)
+    world.without(*(metric for metric in world.metrics if metric.startswith("tb_")))
+    assert "node-death" in classes(world.judge("node-failure"))
+    world.tell(status="completed")
+    assert classes(world.judge("node-failure")) == {"exporter-down"}
+
+
 def test_only_its_exporter_died() -> None:
     world = World()
     last = T0 + HANG

@@ -197,6 +197,15 @@ def test_warm_restarts_of_a_schedule_are_no_anomaly_and_flips_are() -> None:
     assert classes(world.judge(ONLY)) == {"lr-anomaly"}
 
 
+@pytest.mark.parametrize(("again", "seen"), [(1.0, False), (2.0, True)])
+def test_one_restart_goes_back_to_the_peak_and_no_further(again: float, seen: bool) -> None:
+    world = World()
+    steps = np.arange(world.ended.size)
+    rates = 3e-6 + 1.5e-4 * (1 + np.cos(np.pi * (steps % 300) / 300))
+    world.scalars[RATE] = np.where(steps >= 300, again, 1.0) * rates
+    assert classes(world.judge(ONLY)) == ({"lr-anomaly"} if seen else set())
+
+
 def test_of_two_losses_each_is_judged_by_itself() -> None:
     """Another loss of the job, on another scale, hides nothing of the one that counts."""
     world = World()

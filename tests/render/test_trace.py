@@ -87,7 +87,7 @@ def test_what_happened_stands_at_its_host(trace: dict[str, Any], incident: Incid
     named = [event for event in events_of(trace, "M") if event["name"] == "process_name"]
     processes = {event["args"]["name"]: event["pid"] for event in named}
     assert len(set(processes.values())) == len(processes) == 5  # the job, and four hosts
-    (sick,) = incident.truth.hosts
+    (sick,) = incident.truth.hosts or ()
     found = [event for event in events_of(trace, "i") if event["name"] == "rdma-degraded"]
     assert [event["pid"] for event in found] == [processes[sick]]
     (onset,) = (event for event in events_of(trace, "i") if event["s"] == "g")
@@ -104,7 +104,8 @@ def test_names_are_taken_out(
     assert main(["diagnose", *incident.arguments, "--format", "trace", "--redact"]) == 1
     told = capsys.readouterr().out
     assert len(json.loads(told)["traceEvents"]) == len(trace["traceEvents"])
-    assert incident.truth.hosts[0] not in told and "host-1" in told
+    assert not [host for host in incident.truth.hosts or () if host in told]
+    assert "host-1" in told
 
 
 def test_a_job_without_metrics_has_a_trace(

@@ -12,15 +12,16 @@ from raydiag.model import Window
 from raydiag.timeline.answers import ResultTable, Subject
 from raydiag.timeline.courses import CourseRow, course_rows, of_hosts, of_job
 from raydiag.timeline.queries import template
+from raydiag.tsdb.series import Floats
 
 HOSTS = [f"mi{number}" for number in range(12)]
 ROW = CourseRow("power", "gpu-power", "Power", ("straggler",), unit="kW", metric="avg", per=1000)
 WHOLE = Window(0.0, 100.0)
 
 
-def table(values: np.ndarray, hosts: list[str], metric: str = "avg") -> ResultTable:
+def table(values: Floats, hosts: list[str], metric: str = "avg") -> ResultTable:
     subjects = tuple(Subject(host, metric=metric) for host in hosts)
-    times = np.arange(values.shape[1]) * 10.0
+    times = np.arange(0.0, 10.0 * values.shape[1], 10.0)
     return ResultTable(
         subjects, times, values, "gpu-power", 10.0, asked_from=0.0, asked_until=float(times[-1])
     )
@@ -50,7 +51,7 @@ def test_of_many_hosts_a_few_odd_ones_do_not_widen_the_range() -> None:
     values[7] = 9e6
     course = of_hosts(ROW, table(values, [f"h{n}" for n in range(40)]), [], [], WHOLE)
     assert course.others is not None
-    assert course.others.name == "9 of 10 of 40 hosts"
+    assert (course.others.name, course.others.most) == ("40 hosts", True)
     assert course.others.high.max() == 1.0
 
 
@@ -105,3 +106,9 @@ def test_a_long_run_is_thinned() -> None:
     assert 1000 < course.at.size < 2000
     grid = replace(table(np.ones((1, 11)), ["a"]), asked_until=1e6)
     assert of_hosts(ROW, grid, ["a"], [], Window(0.0, 1e6)).at.size < 2000
+
+
+def test_what_never_changes_tells_nothing() -> None:
+    flat = of_hosts(ROW, table(np.ones((2, 11)), HOSTS[:2]), [], [], WHOLE)
+    assert flat.is_flat and not flat.is_blank
+    assert not of_hosts(ROW, table(np.eye(11)[:2], HOSTS[:2]), [], [], WHOLE).is_flat

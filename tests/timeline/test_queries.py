@@ -15,7 +15,7 @@ from raydiag.model import Status
 from raydiag.playbooks import MAX_QUERIES, follow_up, plan
 from raydiag.timeline.answers import Answers
 from raydiag.timeline.follow_up import host_matcher
-from raydiag.timeline.queries import TRAINING, template_ids, templates
+from raydiag.timeline.queries import TRAINING, rated_parts, template_ids, templates
 from raydiag.timeline.training_series import TrainingSeries
 from raydiag.tsdb.discovery_types import HostSeries
 from raydiag.tsdb.series import Query, QueryResult, Series
@@ -187,3 +187,11 @@ def test_the_scalars_of_other_frameworks_are_asked_for_and_known() -> None:
     )
     loss = TrainingSeries.of(answers).series("tb_learning_loss")
     assert loss is not None and loss.values.tolist() == [9.0, 8.0, 7.0]
+
+
+def test_what_is_asked_with_or_differs_in_more_than_its_name() -> None:
+    """Else the server drops all but the first."""
+    told_apart = ('"of", "least"', '"of", "most"', '"metric", "hw_gpu_memory_clock_mhz"')
+    for part, label in zip(rated_parts("host").split(" or "), told_apart, strict=True):
+        assert part.startswith("label_replace(") and label in part
+    assert 'type="mclk", host=~"n1"' in rated_parts("host, gpu", 'host=~"n1"')

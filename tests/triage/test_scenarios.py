@@ -965,6 +965,21 @@ def test_a_class_by_its_own_line(name: str, triage: Triage) -> None:
     assert quoted["source"].endswith(f"41-demo.log:{len(lines)}")
 
 
+@pytest.mark.parametrize(
+    ("line", "confidence"),
+    [
+        ("0: OSError: [Errno 28] No space left on device", "likely"),
+        ("0: RuntimeError: CUDA error: unspecified launch failure", "likely"),
+        ("0: XLA compilation failed: no lowering", "confirmed"),
+    ],
+)
+def test_a_line_that_leaves_its_cause_open_confirms_none(
+    line: str, confidence: str, triage: Triage
+) -> None:
+    told = triage([*header(), *steps(0, 60), line, *summary("FAILED", 1)], *LOG_END)
+    assert told["findings"][0]["confidence"] == confidence
+
+
 GCS = "[2026-03-01 12:00:05,678 {} 41 41] gcs_rpc_client.h:151: Failed to connect to GCS at address"
 GCS_SLOW = f"{GCS.format('W')} 10.0.0.3:6379 within 5 seconds."
 GCS_DEAD = f"{GCS.format('E')} 10.0.0.3:6379 within 60 seconds. GCS may have been killed."

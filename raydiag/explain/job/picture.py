@@ -56,7 +56,7 @@ def picture_of(
     around = _around(explained.verdict.onset, timeline.window)
     courses: list[Course] = []
     for course in _courses(timeline, steps, around, explained):
-        if not course.is_blank and len(courses) < _MOST_COURSES:
+        if not course.is_flat and len(courses) < _MOST_COURSES:
             courses.append(_marked(course, stretches, around, explained.verdict.onset))
     table = timeline.table("gpu-count")
     gpus = {subject.host: int(np.nanmax(row)) for subject, row in table if not np.isnan(row).all()}
@@ -84,7 +84,7 @@ def _courses(
     later = [*_rows_that_show(classes[1:]), *(row for row in course_rows() if row.id in usual)]
     apart = explained.verdict.hosts
     drawn = (_drawn(timeline, row, apart, window) for row in of_root)
-    yield from [course for course in drawn if not course.is_blank][:_MOST_OF_ROOT]
+    yield from [course for course in drawn if not course.is_flat][:_MOST_OF_ROOT]
     if len(steps) > 1:
         pace, title = steps.durations, "Time per training step"
         yield of_job(title, "s", steps.ended_at[1:], pace, window, lasting=True)

@@ -18,6 +18,7 @@ from raydiag.playbooks.gpu_health.temperature import (
     warm_hosts,
 )
 from raydiag.playbooks.gpu_health.usage import full_hosts, judge_memory, judge_utilisation
+from raydiag.playbooks.rated_levels import GPU_ROWS, fine_parts, judge_rated
 from raydiag.playbooks.registry import playbook
 from raydiag.playbooks.report_writer import ReportWriter
 from raydiag.timeline import known_values
@@ -37,12 +38,14 @@ def single_gpus(timeline: RunTimeline) -> Iterator[Query]:
     yield from gpu_by_gpu(timeline, "gpu-clock-fine", 'hw_gpu_clock_mhz{type="sclk", %s}', slow)
     yield from gpu_by_gpu(timeline, "gpu-vram-fine", f"{VRAM_USED}{{%s}}", full)
     yield from gpu_by_gpu(timeline, "gpu-power-fine", f"{POWER}{{%s}}", uneven)
+    yield from fine_parts(timeline)
 
 
 @playbook("gpu-health", single_gpus)
 def gpu_health(timeline: RunTimeline, report: ReportWriter) -> str:
     """Every threshold is exclusive: exactly 90 degrees is healthy."""
     judge_temperature(report, judge_clock(timeline, report))
+    judge_rated(timeline, report, GPU_ROWS)
     judge_power_spread(timeline, report)
     judge_memory(timeline, report)
     judge_utilisation(timeline, report)

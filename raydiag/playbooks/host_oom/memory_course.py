@@ -21,6 +21,7 @@ _RISE_SHARE = 0.1  # of the host's memory: a rise worth the name
 _BACK_SHARE = 0.5  # of a spike that must go away again
 _IN_SAVES = 0.8  # of the samples of earlier spikes
 _PLATEAU = 6  # samples that make a level
+_SPREAD = 3.0  # of them, in how much it may tilt
 _AT_LEVEL, _ABOVE_LEVEL = 0.02, 0.1  # of a rise: still at the level; away from it
 _LEVEL_S = 120.0  # that a level lasts which memory has risen to
 _MIN_SAMPLES = 4
@@ -128,8 +129,10 @@ def _left_level(series: Series, total: float | None) -> tuple[float, float | Non
 
 
 def _is_flat(plateau: Floats, tolerance: float) -> bool:
+    """By both halves; a save on the way up may make them equal, and is no level either."""
     half = plateau.size // 2
-    return abs(float(np.mean(plateau[-half:]) - np.mean(plateau[:half]))) <= tolerance
+    tilt = abs(float(np.mean(plateau[-half:]) - np.mean(plateau[:half])))
+    return tilt <= tolerance and float(np.ptp(plateau)) <= _SPREAD * tolerance
 
 
 def _is_stair(times: Floats, values: Floats, level: float, near: float, min_rise: float) -> bool:

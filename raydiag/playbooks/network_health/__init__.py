@@ -9,6 +9,7 @@ from operator import attrgetter
 from raydiag.model import Severity
 from raydiag.playbooks.network_health import rdma, tcp
 from raydiag.playbooks.observations import Exclusion
+from raydiag.playbooks.rated_levels import PORT_ROWS, judge_rated
 from raydiag.playbooks.registry import playbook
 from raydiag.playbooks.report_writer import ReportWriter
 from raydiag.timeline import follow_up
@@ -62,6 +63,7 @@ def network_health(timeline: RunTimeline, report: ReportWriter) -> str:
     """Every row; findings for what is wrong beyond noise."""
     lost_packets = rdma.judge_errors(timeline, report)
     rdma.judge_ports(timeline, report)
+    judge_rated(timeline, report, PORT_ROWS)
     retransmitting = rdma.judge_retransmits(timeline, report)
     congested = rdma.judge_congestion(timeline, report)
     tcp_only = tcp.judge_retransmits(report, retransmitting)

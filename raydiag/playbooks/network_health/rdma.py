@@ -2,20 +2,25 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 from operator import attrgetter
 
 from raydiag.model import Confidence, Severity
 from raydiag.playbooks.report_writer import ReportWriter, likely_if, remark_unless
 from raydiag.timeline import known_values
 from raydiag.timeline.answers import ResultTable, Subject
-from raydiag.timeline.queries import CQE, RETRY
+from raydiag.timeline.queries import CQE, LINK_ERRORS, RETRY
 from raydiag.timeline.rdma_events import BURST_PER_S, RdmaEvent, is_slower, slowdown
 from raydiag.timeline.run_timeline import RunTimeline
 from raydiag.timeline.threshold_spans import Span, first_spans, growths, sustained_by_host
 
 _CNP_PER_S, _CNP_FACTOR = 100.0, 10.0
+_EARLY_SAMPLES = 4  # and of more, the first third: what came before
 _MANY_SHARE, _MANY_HOSTS = 0.3, 3
 _AT_START_S = 60.0
+_FEW_LINK_ERRORS = 10
+_NAMED = 8
 
 
 def judge_errors(timeline: RunTimeline, report: ReportWriter) -> list[str]:
@@ -38,7 +43,26 @@ def judge_errors(timeline: RunTimeline, report: ReportWriter) -> list[str]:
         )
     if not failed:
         report.row(row, False, "no further completion errors")
+    _judge_link_errors(timeline, report, table)
     return hosts
+
+
+def _judge_link_errors(timeline: RunTimeline, report: ReportWriter, table: ResultTable) -> None:
+    """What the link itself counts: symbols it could not read, recoveries, damaged packets."""
+    counted = chain.from_iterable(map(partial(growths, table), LINK_ERRORS))
+    for growth in sorted(counted, key=attrgetter("total"), reverse=True)[:_NAMED]:
+        span, slow = growth.span, timeline.slowdown
+        felt = slow is not None and slow.overlaps(span.start, span.end)
+        report.finding(
+            "link-errors",
+            f"{growth.subject.metric} grew by {growth.total:.0f} on {growth.subject.device}",
+            host=growth.host,
+            value=growth.total,
+            period=report.period(span, table.step_s),
+            severity=remark_unless(felt and growth.total >= _FEW_LINK_ERRORS),
+            confidence=likely_if(span.sustained),
+            device=growth.subject.device,
+        )
 
 
 def _judge_exhausted_retries(report: ReportWriter, table: ResultTable) -> list[str]:
@@ -225,7 +249,8 @@ def judge_congestion(timeline: RunTimeline, report: ReportWriter) -> list[str]:
     if report.cannot_judge("congestion"):
         return []
     table = timeline.table("rdma-cnp")
-    usual = known_values.median(table.values.ravel()) or 0.0
+    early = table.values[:, : max(_EARLY_SAMPLES, table.times.size // 3)]
+    usual = known_values.median(early.ravel()) or 0.0
     floor = max(_CNP_PER_S, _CNP_FACTOR * usual)
     spans = sustained_by_host(table, floor)
     if spans:

@@ -5,15 +5,17 @@ from itertools import chain, filterfalse
 from operator import attrgetter
 
 import numpy as np
+from numpy.typing import NDArray
 
 from raydiag.model import Evidence, Observation
 from raydiag.playbooks.observability.stack import Stack, log_evidence, observation
 from raydiag.playbooks.report_writer import remark_unless
 from raydiag.timeline.answers import EXPORTER, RAY
 from raydiag.timeline.context import GHOST
+from raydiag.timeline.known_values import last_true
 from raydiag.timeline.masks import scrape_durations
 from raydiag.timeline.queries import SCRAPE
-from raydiag.tsdb.series import Series
+from raydiag.tsdb.series import Floats, Series
 from raydiag.tsdb.stack_logs import StackLine
 
 _SLOW_S, _TIMED_OUT_S, _FAST_S = 8.0, 11.5, 3.0  # duration of an exporter's cycle
@@ -151,17 +153,24 @@ def _missing_family(
 
 def clock_skew(stack: Stack) -> Iterator[Observation]:
     """A node whose exporter measures in the future, or longer ago than any other's, at any time."""
-    ages = {}
-    for subject, row in stack.answers.table("cycle-age"):
-        ages[subject.host] = float(np.nanpercentile(row, _YOUNG_PERCENT))
-    usual = float(np.median(list(ages.values()))) if ages else 0.0
-    for host, age in ages.items():
+    ages, table = {}, stack.answers.table("cycle-age")
+    for subject, row in table:
+        ages[subject.host] = float(np.nanpercentile(row, _YOUNG_PERCENT)), row
+    usual = float(np.median([age for age, _ in ages.values()])) if ages else 0.0
+    for host, (age, row) in ages.items():
         if age < -_AHEAD_S or abs(age - usual) > _SKEW_S:
             text = (
                 f"its newest cycle ended {age:.0f} s before it was scraped, {usual:.0f} s elsewhere"
             )
             evidence = Evidence(stack.answers.promql("cycle-age"), text, age)
-            yield observation("clock-skew", [evidence], host, until=stack.end)
+            onset = _skewed_from(table.times, np.abs(row - usual) > _AHEAD_S)
+            yield observation("clock-skew", [evidence], host, onset, until=stack.end)
+
+
+def _skewed_from(times: Floats, is_off: NDArray[np.bool_]) -> float | None:
+    """Since when its clock is off to the end; None where it was so from the first sample on."""
+    start = last_true(~is_off) + 1
+    return float(times[start]) if 0 < start < times.size else None
 
 
 def restarting(stack: Stack) -> Iterator[Observation]:

@@ -188,13 +188,14 @@ def _rise_after_peak(series: Series) -> _Anomaly | None:
 
 
 def _restarts(values: Floats) -> bool:
-    """Whether it jumps again and again to one level, and decays from there, as schedules do."""
+    """Whether it jumps to one level again, or to its first peak, and decays from there."""
     ratios = values[1:] / np.maximum(values[:-1], 1e-30)
     rises = np.flatnonzero(ratios > _JUMP)
     rises = rises[rises + _DECAYING < ratios.size]
-    if rises.size < 2:
+    if not rises.size:
         return False
-    peaks, after = values[rises + 1], ratios[rises[:, None] + 1 + np.arange(_DECAYING)]
+    peaks = np.append(values[rises + 1], values[: rises[0] + 1].max())[: max(2, rises.size)]
+    after = ratios[rises[:, None] + 1 + np.arange(_DECAYING)]
     is_decaying = (after <= 1).all() and (after[:, -1] < 1).all() and (after > 1 / _JUMP).all()
     return bool(is_decaying) and float(np.ptp(peaks)) <= _LEVEL * float(peaks.max())
 

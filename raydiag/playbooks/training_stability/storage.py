@@ -12,7 +12,7 @@ from raydiag.playbooks.report_writer import Period, ReportWriter, likely_if, rem
 from raydiag.timeline import follow_up, known_values
 from raydiag.timeline.answers import ResultTable
 from raydiag.timeline.context import SAVE, WRITE_BACK
-from raydiag.timeline.queries import BLOCKED, DIRTY, IO_FULL, gauges
+from raydiag.timeline.queries import BLOCKED, DIRTY, INODES, IO_FULL, gauges
 from raydiag.timeline.rdma_events import held_up
 from raydiag.timeline.run_timeline import RunTimeline
 from raydiag.timeline.slowdowns import REGRESSION
@@ -109,10 +109,32 @@ def _first_slow_save(lengths: Floats) -> int | None:
 
 
 def judge_disks(timeline: RunTimeline, report: ReportWriter) -> None:
-    """Disks that ran full while the job ran, dated to when they began to fill."""
-    if report.cannot_judge("disk"):
+    """Disks that ran full, or out of inodes, while the job ran, dated to when they began to."""
+    _judge_filling(timeline, report, "disk", timeline.table("disk"), "of a disk is used")
+    inodes = timeline.table("parts").pick(INODES)
+    _judge_filling(timeline, report, "inodes", inodes, "of the inodes of a disk are used")
+
+
+def _judge_filling(
+    timeline: RunTimeline, report: ReportWriter, name: str, table: ResultTable, what: str
+) -> None:
+    if report.cannot_judge(name):
         return
-    table = timeline.table("disk")
+    full = dict(_filled(table))
+    for host, (span, began) in full.items():
+        report.finding(
+            name,
+            f"{span.peak:.1f} % {what}",
+            host=host,
+            value=span.peak,
+            period=report.period(span, table.step_s, began),
+        )
+    if not full:
+        report.row(name, False if len(table) else None, "none ran full" if len(table) else "absent")
+
+
+def _filled(table: ResultTable) -> Iterator[tuple[str, tuple[Span, float]]]:
+    """Hosts with the time in which one was full, and when it began to fill."""
     for subject, row in table:
         spans = above(table, row, _FULL_PERCENT)
         if not spans or known_values.known(row)[0] > _FULL_PERCENT:
@@ -122,15 +144,7 @@ def judge_disks(timeline: RunTimeline, report: ReportWriter) -> None:
         if not (spans[0].sustained or spans[0].open) or lowest > _FULL_PERCENT - _FILLED:
             continue
         near_lowest = before & (row <= lowest + 1.0)
-        report.finding(
-            "disk",
-            f"{spans[0].peak:.1f} % of a disk is used",
-            host=subject.host,
-            value=spans[0].peak,
-            period=report.period(spans[-1], table.step_s, float(table.times[near_lowest][-1])),
-        )
-    if not report.observed_classes.count("disk-full"):
-        report.row("disk", False, "no disk ran full")
+        yield subject.host, (spans[-1], float(table.times[near_lowest][-1]))
 
 
 def judge_storage(timeline: RunTimeline, report: ReportWriter, hidden: bool) -> None:
