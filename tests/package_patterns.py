@@ -174,10 +174,18 @@ def _tried_in_place() -> set[tuple[str, bool]]:
                 used = used | of_others
             methods.setdefault(key, set()).update(used or {"search"})
         for call in _calls(module):
-            if isinstance(call.args[0], ast.Constant) and isinstance(call.func, ast.Attribute):
-                key = _key(call.args[0].value)
-                methods.setdefault(key, set()).update({call.func.attr} - {"compile"})
+            source = _source(module, call)
+            if source is not None and isinstance(call.func, ast.Attribute):
+                methods.setdefault(_key(source), set()).update({call.func.attr} - {"compile"})
     return {key for key, used in methods.items() if used and used <= _IN_PLACE}
+
+
+def _source(module: ModuleType, call: ast.Call) -> Any:
+    """What it compiles; None where that is known in the function only."""
+    try:
+        return eval(ast.unparse(call.args[0]), dict(vars(module)))
+    except NameError:
+        return None
 
 
 def _key(source: Any) -> tuple[str, bool]:
