@@ -29,11 +29,13 @@ ROOT = Path(raydiag.__file__).parent
 _CALLS = frozenset(
     ["compile", "match", "search", "sub", "subn", "fullmatch", "findall", "finditer", "split"]
 )
+_PROGRAMS = ("__main__", "cluster.arrival")  # do their work when they are imported
 _IN_PLACE = {"match", "fullmatch"}
 # Made in a function from what is known there only, and where it is looked at instead.
 _LOADED = "recorded when its module or table is loaded"
 ELSEWHERE = {
     "catalog/kernel_table.py: _words_pattern(failures)": _LOADED,
+    "catalog/kernel_table.py: _words_pattern(row.texts('words'))": _LOADED,
     "catalog/kernel_table.py: '|'.join(map(_spelt, begins))": _LOADED,
     "catalog/rows.py: source": _LOADED,
     "catalog/rows.py: repeated": _LOADED,
@@ -44,6 +46,7 @@ ELSEWHERE = {
     "joblog/step_formats.py: values[name].encode()": _LOADED,
     "joblog/tables.py: row['pattern']": _LOADED,
     "tsdb/stack_logs.py: pattern": _LOADED,
+    "triage/symptoms.py: '|'.join(patterns)": _LOADED,
     "step_formats.py: self.source": "recorded: each format is asked for its pattern",
     "step_formats.py: pattern + '(' + NUMBER + ')(?![A-Za-z0-9])'": "recorded: each field as well",
     "masking.py: pattern": "recorded: a line is masked",
@@ -102,7 +105,7 @@ def _recorded() -> Iterator[tuple[str, int, bool, str]]:
 
 def modules() -> Iterator[ModuleType]:
     for found in pkgutil.walk_packages(raydiag.__path__, "raydiag."):
-        if not found.name.endswith("__main__"):
+        if not found.name.endswith(_PROGRAMS):
             yield importlib.import_module(found.name)
 
 
@@ -174,10 +177,18 @@ def _tried_in_place() -> set[tuple[str, bool]]:
                 used = used | of_others
             methods.setdefault(key, set()).update(used or {"search"})
         for call in _calls(module):
-            if isinstance(call.args[0], ast.Constant) and isinstance(call.func, ast.Attribute):
-                key = _key(call.args[0].value)
-                methods.setdefault(key, set()).update({call.func.attr} - {"compile"})
+            source = _source(module, call)
+            if source is not None and isinstance(call.func, ast.Attribute):
+                methods.setdefault(_key(source), set()).update({call.func.attr} - {"compile"})
     return {key for key, used in methods.items() if used and used <= _IN_PLACE}
+
+
+def _source(module: ModuleType, call: ast.Call) -> Any:
+    """What it compiles; None where that is known in the function only."""
+    try:
+        return eval(ast.unparse(call.args[0]), dict(vars(module)))
+    except NameError:
+        return None
 
 
 def _key(source: Any) -> tuple[str, bool]:

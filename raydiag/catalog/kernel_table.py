@@ -243,8 +243,8 @@ def _words_pattern(words: Iterable[str]) -> str:
         before = "" if word.startswith("*") or not word[0].isalpha() else "(?<![a-z])"
         after = "" if word.endswith(("*", _NUMBER)) else "(?![a-z])"
         by_edges.setdefault((before, after), []).append(_spelt(word.strip("*")))
-    groups = by_edges.items()
-    return "|".join(f"{before}(?:{'|'.join(group)}){after}" for (before, after), group in groups)
+    groups = map("(?:{})".format, map("|".join, by_edges.values()))
+    return "|".join(map(str.join, groups, by_edges))
 
 
 def _kernel_event(row: CatalogRow, classes: Iterable[str]) -> KernelEvent:

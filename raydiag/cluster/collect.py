@@ -165,8 +165,8 @@ def _follow(
             if number == 0:
                 job.api.limit = time.monotonic() + deadline_s + _AFTER_DEADLINE_S
             elif number > _END:
-                counts = [messages[number].get(name) for name in ("answered", "asked")]
-                progress(*(count if type(count) is int else 0 for count in counts))
+                said = messages[number]
+                progress(_count(said.get("answered")), _count(said.get("asked")))
         if _END in messages or status in TERMINAL or failures == _MOST_FAILURES:
             break
         # A long log takes the dashboard a while: leave it most of its time, and leave us enough
@@ -185,6 +185,10 @@ def _follow(
         reason = frames.DISPUTED.format("its name")
         messages[number] = {"status": NodeStatus.UNREACHABLE.value, "reason": reason}
     return messages
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) else 0
 
 
 def _is_start(message: Mapping[str, Any]) -> bool:

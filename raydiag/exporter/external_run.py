@@ -217,7 +217,7 @@ def _without_host(line: exposition.ExpositionLine, host: str) -> dict[str, str]:
     host_label = labels.pop("host", host)
     if host_label != host:
         raise ParseError(f"{line.name} is of host {host_label!r}, and this is {host!r}")
-    return {name: _without_secret(name, value) for name, value in labels.items()}
+    return dict(zip(labels, map(_without_secret, labels, labels.values())))
 
 
 def _without_secret(name: str, value: str) -> str:

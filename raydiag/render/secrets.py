@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any
 
 from raydiag.masking import NAME, TOKENS
@@ -87,9 +88,9 @@ def masked_part(part: Any) -> Any:
             parts[1:] = map(_hidden, parts[1:])
         return parts if isinstance(part, list) else tuple(parts)
     if dataclasses.is_dataclass(part) and not isinstance(part, type):
-        fields = dataclasses.fields(part)
-        shown = {field.name: masked_part(getattr(part, field.name)) for field in fields}
-        return dataclasses.replace(part, **shown)
+        names = list(map(attrgetter("name"), dataclasses.fields(part)))
+        shown = map(masked_part, map(functools.partial(getattr, part), names))
+        return dataclasses.replace(part, **dict(zip(names, shown)))
     return part
 
 
@@ -101,11 +102,16 @@ def _hidden(words: Any) -> Any:
 
 def _masked_mapping(mapping: Mapping[str, Any]) -> dict[str, Any]:
     masked = {_key(key)[0]: _masked_entry(key, held) for key, held in mapping.items()}
-    named = next((mapping[key] for key in _NAMING if isinstance(mapping.get(key), str)), "")
-    if _key(named)[1]:  # a row of a table: a setting, and what it is here and there
+    if any(
+        map(_is_secret, map(mapping.get, _NAMING))
+    ):  # a row of a table: a setting, and what it is here and there
         others = masked.items()
         return {k: MASK if isinstance(v, str) and k not in _NAMING else v for k, v in others}
     return masked
+
+
+def _is_secret(name: Any) -> bool:
+    return isinstance(name, str) and _key(name)[1]
 
 
 def _masked_word(before: Any, value: Any) -> Any:
