@@ -214,6 +214,8 @@ def _is_it_enough(pair: _Pair) -> Reply | None:
     least = pair.causing.harmless_below or 0
     if _severity(pair.cause) is Severity.CRITICAL or not isinstance(count, (int, float)):
         return None
+    if pair.cause.facts.get("slower_part"):  # errors that were counted beside are not all of it
+        return None
     if count >= least:
         return None
     began, points = pair.cause.finding.onset, None

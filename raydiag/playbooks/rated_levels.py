@@ -94,6 +94,7 @@ def _report_part(
         period=report.period(span, table.step_s + timeline.context.resolution_s()),
         confidence=likely_if(felt) if metric == MEMORY_HEAT else _confidence(felt),
         severity=remark_unless(felt),
+        facts={"slower_part": float(felt)},
         failure_class=ROWS[row].failure_class,
     )
 

@@ -109,6 +109,7 @@ def slowdown(tables: MaskedTables) -> Slowdown | None:
     times, values = series.times, series.values
     level = usual_level(values)
     low = values < (1 - REGRESSION) * level
+    low[: int(np.argmin(low))] = False  # a start that was slow is no fall from anything
     lasting = np.lib.stride_tricks.sliding_window_view(low, _LOW_STEPS).all(axis=1)
     if not lasting.any():
         lasting = np.lib.stride_tricks.sliding_window_view(low, _FEW_LOW_STEPS).all(axis=1)

@@ -65,6 +65,20 @@ def test_sources_that_are_each_a_little_late_may_be_late_together() -> None:
     assert judged(slow, cause, coverage=HOURS).verdict.failure_class == "tgs-degradation"
 
 
+def test_a_few_errors_beside_a_part_that_lost_speed_do_not_excuse_it() -> None:
+    facts = {"grew_by": 3.0, "slower_part": 1.0}
+    lost = seen("pcie-degraded", "node2", 3590, gpu=1, until=T0 + 7100, facts=facts)
+    assert slowed(lost).verdict.failure_class == "pcie-degraded"
+
+
+@pytest.mark.parametrize("fault", ["pcie-fatal", "gpu-memory-error", "gpu-ras-error"])
+def test_a_gpu_that_failed_is_why_ray_lost_its_worker(fault: str) -> None:
+    dead = replace(seen("ray-node-dead", "node1", 90, facts={"first_in_log": 1.0}), playbook=TRIAGE)
+    failed = seen(fault, "node1", 70, gpu=3, severity=Severity.CRITICAL)
+    told = judged(dead, failed, status="failed", primary="ray-node-dead")
+    assert told.verdict.failure_class == fault
+
+
 def test_a_grave_fault_counts_where_nothing_explains_a_slow_down() -> None:
     lost = seen("gpu-memory-error", "node2", 300, gpu=1, severity=Severity.CRITICAL)
     told = slowed(lost).verdict

@@ -198,6 +198,15 @@ def test_warm_restarts_of_a_schedule_are_no_anomaly_and_flips_are() -> None:
     assert classes(world.judge(ONLY)) == {"lr-anomaly"}
 
 
+def test_a_start_that_was_slow_is_no_fall() -> None:
+    world = World()
+    world.scalar(TGS, 0.6, 0, 480, factor=True)
+    assert world.scene().slowdown is None
+    world.scalar(TGS, 0.6, 3000, factor=True)
+    slow = world.scene().slowdown
+    assert slow is not None and abs(slow.start - T0 - 3000) < 60
+
+
 @pytest.mark.parametrize(("again", "seen"), [(1.0, False), (2.0, True)])
 def test_one_restart_goes_back_to_the_peak_and_no_further(again: float, seen: bool) -> None:
     world = World()
