@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # numpy, which reports without series do without
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _LONG_LINE = 600  # characters, from which on a line is folded
 _MOST_OF_LINE = 400  # of which these stand in the text
+_SHORT_CELL = 16  # characters that stay on one line
 _FEW = 4  # sections, which need no list of contents
 _SPACIOUS = 16  # nodes; more of them stand closer together
 _HOW_TO_GET_PLOTS = "The plots are left out here: pip install 'raydiag[report]' draws them."
@@ -283,13 +284,18 @@ def _table(block: blocks.Table) -> str:
     )
 
 
+def _cell(words: Words) -> str:
+    kind = ' class="short"' if len(plain_text(words)) <= _SHORT_CELL else ""
+    return f"<td{kind}>{_words(words)}</td>"
+
+
 def _column(name: str) -> str:
     return f'<th scope="col">{escaped(name)}</th>' if name else "<td></td>"
 
 
 def _row(row: blocks.Row) -> str:
-    first, *cells = map(_words, row.cells)
-    written = "".join(f"<td>{cell}</td>" for cell in cells)
+    first = _words(row.cells[0])
+    written = "".join(map(_cell, row.cells[1:]))
     if row.notes:
         first += f'<span class="notes">{escaped("; ".join(row.notes))}</span>'
     return f'<tr><th scope="row">{first}</th>{written}</tr>'
