@@ -68,7 +68,7 @@ ARROWS = {
     "explain": FOUNDATION
     | {"catalog", "probes", "rules", "joblog", "triage", "tsdb", "timeline", "playbooks"}
     | {"event_file"},
-    "watch": {"file_writing", "untrusted"} | FOUNDATION | {"joblog", "triage"},
+    "watch": {"environment", "file_writing", "untrusted"} | FOUNDATION | {"joblog", "triage"},
     "mcp": FOUNDATION,
     "doctor": FOUNDATION | {"catalog"},
     "exporter": {"untrusted"}

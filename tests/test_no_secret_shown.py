@@ -20,6 +20,9 @@ from raydiag.render import probe
 from raydiag.render.document import lines, probe_document
 from raydiag.render.markdown import markdown_text
 from raydiag.render.text import text
+from raydiag.render.watch import event_document
+from raydiag.watch.following import Memory
+from raydiag.watch.watch_state import WatchState, write_state
 from tests.render import cluster_samples
 from tests.render.test_secrets import _BODY, SECRETS
 
@@ -86,6 +89,15 @@ def plugin(path: Path) -> Path:
     return path
 
 
+def left_by_a_watcher(path: Path) -> Path:
+    now = 1_780_000_000.0
+    events = [event_document("7", "problem", secret, True, now) for secret in SECRETS]
+    alarms = {f"io-error {secret}": now for secret in SECRETS}
+    memory = Memory(f"job {SECRETS[0]}", now, alarms=alarms)
+    write_state(path, WatchState(memory, ["watch", SECRETS[3]], events))
+    return path
+
+
 COMMANDS = {
     "triage": ["JOB", "--job-state", "ended", "-v"],
     "triage --redact": ["JOB", "--redact"],
@@ -95,6 +107,9 @@ COMMANDS = {
     "compare": ["JOB", "JOB2", "-v"],
     "kpi": ["JOB"],
     "doctor": ["--address", IN_A_URL],
+    "driver-fault": ["JOB", "--kmsg", "KERNEL"],
+    "watch": ["JOB", "--ticks", "1", "--every", "0.1s", "--state", "WATCHED", "--restart"],
+    "handover": ["--state", "LEFT"],
     "kmsg": ["KERNEL", "-v"],
     "probe": ["--all-nodes", "--address", IN_A_URL],
     "probe --ssh": ["--all-nodes", "--ssh", f"me:{_BODY}@host"],
@@ -115,6 +130,8 @@ def words_of(name: str, job: Path, tmp_path: Path) -> list[str]:
     other.write_text(job.read_text().replace("8 10", "9 11").replace(_BODY, OTHER))
     places = {"JOB": job, "JOB2": other, "KERNEL": kernel_log(tmp_path / "kernel.log")}
     places["PLUGIN"] = plugin(tmp_path / "gpu_metrics_plugin.sh")
+    places["WATCHED"] = tmp_path / "watched.json"
+    places["LEFT"] = left_by_a_watcher(tmp_path / "left.json")
     return [str(places.get(word, word)) for word in COMMANDS[name]]
 
 
@@ -134,8 +151,9 @@ def test_no_command_shows_one(
 
 
 def test_every_command_is_tried() -> None:
-    tried = {name.split()[0] for name in COMMANDS}
+    tried = {name.split()[0].replace("-", "_") for name in COMMANDS}
     tried.add("mcp")  # a server on stdin: it answers with the documents of the others
+    tried |= {"explain", "schema", "completion", "demo"}  # what the package itself carries
     assert tried == {module.__name__.rpartition(".")[2] for module in cli._COMMANDS}
 
 

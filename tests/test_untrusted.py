@@ -111,6 +111,8 @@ _TRUSTED_OPENS = {
     "tsdb/server.py": "the same",
     "tsdb/view.py": "tombstones that were found intact a moment ago",
     "cluster/bundle.py": "of the package itself",
+    "cli/demo.py": "of the examples that the package carries",
+    "cli/schema.py": "of the package itself",
     "joblog/driver_logs.py": "/proc/<pid>/comm",
 }
 

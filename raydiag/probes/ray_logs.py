@@ -51,9 +51,7 @@ _WORKER_FILE = re.compile(r"worker-([0-9a-f]+)-([0-9a-f]{8})-(\d+)\.(out|err)\Z"
 
 @dataclass(frozen=True)
 class RayLog:
-    # "worker", "ended worker" (its process is gone), "driver" (of a job, which may have ended),
-    # "raylet", "gcs_server"
-    component: str
+    component: str  # "worker", "ended worker", "driver" (of a job), "raylet", "gcs_server"
     path: str  # on the node; of a worker the file with the step line, else its .out
     session: str  # name of the session's directory, "session_<date>_<time>_<microseconds>_<pid>"
     session_from: str  # "raylet" (its arguments), "name" (was asked for), "newest" (a guess)

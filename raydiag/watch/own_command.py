@@ -4,6 +4,7 @@ It is interrupted as by Ctrl-C when its time is up, so that it takes its job off
 """
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -27,7 +28,11 @@ def answer_of(words: Sequence[str], limit_s: float) -> CommandAnswer:
     """Run `raydiag WORDS --format json` for at most `limit_s` seconds."""
     command = [sys.executable, "-m", "raydiag", *words, "--format", "json"]
     process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=dict(os.environ),  # it is raydiag, and needs the cluster's token as we do
     )
     try:
         output, errors = process.communicate(timeout=limit_s)

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from raydiag import environment
+
 _TRIES, _BETWEEN_S, _LIMIT_S = 3, 5.0, 20.0
 _SAME_AGAIN_S = 1800.0
 _MOST_AN_HOUR = 30
@@ -74,7 +76,7 @@ class Sinks:
         try:
             ended = subprocess.run(
                 words, input=json.dumps(event).encode(), capture_output=True,
-                timeout=_LIMIT_S, check=False,
+                timeout=_LIMIT_S, check=False, env=environment.named(),
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return f"{words[0]} took longer than {_LIMIT_S:.0f} s"

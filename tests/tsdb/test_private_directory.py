@@ -74,7 +74,7 @@ def test_what_is_not_ours_stays(place: Path) -> None:
     assert (target / "owner").exists() and open_to_all.exists()
 
 
-def test_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", "/nonexistent")
-    with pytest.raises(CannotRun, match=r"no place for a private view in /nonexistent.*TMPDIR"):
+def test_no_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(CannotRun, match=r"no place for a private view in .*gone.*TMPDIR"):
         private_directory.directory().__enter__()
