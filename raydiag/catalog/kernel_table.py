@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, product
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -71,15 +71,17 @@ class Driver:
     @property
     def events(self) -> Iterator[KernelEvent]:
         """All that its lines may be."""
-        return chain([self.general], (event for _, event in self.kinds))
+        return chain([self.general], map(itemgetter(1), self.kinds))
 
     def kind(self, lower: str, beginning: re.Match[str]) -> KernelEvent:
         """What failed, by the words of the line in lower case behind the driver's own name."""
         message = lower[beginning.end() :]
         if not beginning[0].endswith(": "):
             message = message.partition(": ")[2] or message
-        named = (event for words, event in self.kinds if words.search(message))
-        return next(named, self.general)
+        for words, event in self.kinds:
+            if words.search(message):
+                return event
+        return self.general
 
 
 @dataclass(frozen=True)
@@ -128,8 +130,15 @@ class KernelTable:
         beginning, kind = self._of_driver(lower) if row.finer else (None, row)
         if not beginning or (kind.unclassified and kind.event == row.event):
             return row
-        names = ("event", "finding", "finding_by_block", "part_of", "also", "meaning")
-        return replace(row, **{name: getattr(kind, name) for name in names})
+        return replace(
+            row,
+            event=kind.event,
+            finding=kind.finding,
+            finding_by_block=kind.finding_by_block,
+            part_of=kind.part_of,
+            also=kind.also,
+            meaning=kind.meaning,
+        )
 
     def _tells_failure(self, lower: str, level: int) -> bool:
         """Whether a driver's line does, by its level if that is known, else by its words."""
@@ -158,7 +167,7 @@ def parse_kernel_events(text: str, classes: Iterable[str], file: str = _FILE) ->
     events = tuple(_kernel_event(row, classes) for row in rows(top.take("events"), file, "event"))
     drivers, failures = tuple(_driver(row, events) for row in driver_rows), top.texts("failures")
     top.end()
-    of_drivers = tuple(chain.from_iterable(driver.events for driver in drivers))
+    of_drivers = tuple(chain.from_iterable(map(attrgetter("events"), drivers)))
     _check_references((*events, *of_drivers), file)
     _check_quiet_phrases(quiet, events, file)
     return KernelTable(

@@ -114,10 +114,10 @@ def stem(host: str) -> str:
 
 def host_stems(lines: Sequence[str]) -> frozenset[str]:
     """Stems of the hosts that a launcher puts before nearly every line, if one does."""
-    told = [line for line in lines if line.strip()]
-    stems = Counter(stem(name) for name in map(leading_host, told) if name)
+    told = list(filter(str.strip, lines))
+    stems = Counter(map(stem, filter(None, map(leading_host, told))))
     often = frozenset(name for name, count in stems.items() if count >= _LEAST_LINES)
-    covered = sum(stems[name] for name in often)
+    covered = sum(map(stems.__getitem__, often))
     return often if covered >= _NEARLY_ALL * len(told) else frozenset()
 
 

@@ -31,7 +31,7 @@ _SERVED = re.compile(
     r'"POST /\S{1,200} HTTP/\d\.\d" 200\b|generation throughput: (?!0\.0 )\d'
     r"|gen throughput \(token/s\): (?!0\.0\d?,)\d"
 )
-_BY_FRAME = {
+_BY_FRAME: Mapping[str, re.Pattern[str]] = {
     failure_class: re.compile("|".join(patterns))
     for failure_class, patterns in TABLES["raised_in"].items()
 }
@@ -223,9 +223,7 @@ def _of_matches(facts: JobFacts, file_order: dict[str, int]) -> Iterator[Symptom
 def _class_of(match: Match, facts: JobFacts) -> str:
     """As its row says, else by where it was raised; beside a timeout, what may be one is one."""
     if match.failure_class == "python-exception":
-        frame = match.frame or _frame_above(match, facts)
-        raised_in = (name for name, files in _BY_FRAME.items() if files.search(frame))
-        return next(raised_in, match.failure_class)
+        return _raised_in(match.frame or _frame_above(match, facts)) or match.failure_class
     timeouts = (_TIMEOUT for seen in facts.matches if seen.failure_class == _TIMEOUT)
     is_either = match.row == _FAILED_OR_TIMED_OUT
     return next(timeouts, match.failure_class) if is_either else match.failure_class
@@ -233,8 +231,18 @@ def _class_of(match: Match, facts: JobFacts) -> str:
 
 def _frame_above(match: Match, facts: JobFacts) -> str:
     """The innermost frame of the traceback that ends on the match's line; "" without one."""
-    ended = (traceback for traceback in facts.tracebacks if traceback.end_line == match.line)
-    return next((traceback.frame for traceback in ended if traceback.file == match.file), "")
+    for traceback in facts.tracebacks:
+        if (traceback.file, traceback.end_line) == (match.file, match.line):
+            return traceback.frame
+    return ""
+
+
+def _raised_in(frame: str) -> str | None:
+    """The class of what was raised in that file; None where the file tells none."""
+    for failure_class, files in _BY_FRAME.items():
+        if files.search(frame):
+            return failure_class
+    return None
 
 
 def _symptom(
