@@ -118,7 +118,7 @@ def _left(cluster: Cluster, limit_s: float) -> list[str]:
     end = time.monotonic() + limit_s
     while True:
         running = [name for name, state in job_states(cluster).items() if state in _RUNNING]
-        left = [*own_processes(cluster), *(name for name in running if "raydiag" in name)]
+        left = [*own_processes(cluster), *(name for name in running if "raydiag" in str(name))]
         if not left or time.monotonic() > end:
             return left
         time.sleep(0.5)
