@@ -8,7 +8,7 @@ READY := .venv/.ready
 # Compiled tests are kept: each worker would else compile all of them, 12 s each, in each run.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: probe demo picture test unit prometheus lint soak fuzz audit live bench figures man wheel pyz image clean
+.PHONY: probe demo picture test unit prometheus lint soak fuzz audit live control bench figures man wheel pyz image clean
 
 # A problem found (1) and sources that could not be seen (3) are reports, not failures of make.
 probe: $(INSTALLED)
@@ -70,6 +70,10 @@ audit: $(READY)
 # Faults planted in a training on four simulated hosts, and what raydiag says of each.
 live: $(READY) prometheus
 	PATH="$(CURDIR)/$(BIN):$(CURDIR)/.cache/prometheus/usr/bin:$$PATH" $(BIN)/python -m tests.cluster.live
+
+# What asking does to nodes that limp: nodes that are probed beside nodes that are not.
+control: $(READY)
+	$(BIN)/python -m tests.cluster.live.control
 
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py

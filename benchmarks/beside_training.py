@@ -31,6 +31,7 @@ from tests.cluster.simulated_hosts import Cluster, HostSpec
 _HOSTS = [f"node{number:03}" for number in range(1, 5)]
 _PROBE = (*RAYDIAG, "probe", "--address", "http://127.0.0.1:8265", "--format", "json")
 _SECONDS = re.compile(r"completed step: \d+, seconds: ([\d.]+)")
+_AFTERWARDS_S = 20.0  # until the command's last errand is done: its entry leaves Ray's list
 _LEFT_S = 90.0  # for a command that was killed: its job ends by its own deadline
 # Student's t for 95 %, by degrees of freedom; beyond them 2.
 _T = {4: 2.776, 9: 2.262, 14: 2.145, 19: 2.093, 29: 2.045}
@@ -91,9 +92,8 @@ def _ratio(cluster: Cluster, training: Training) -> float:
     done = cluster.run_on(cluster.head, _PROBE, env=environment(), timeout=120)
     took_s = time.monotonic() - began
     during = training.steps()[before:]
-    if left := own_processes(cluster):
+    if left := _left(cluster, _AFTERWARDS_S):
         _say(f"left after a probe (exit {done.returncode}): {left}")
-    time.sleep(1.0)
     before = len(training.steps())
     time.sleep(took_s)
     quiet = training.steps()[before:]
@@ -109,13 +109,19 @@ def _left_after(cluster: Cluster, number: int) -> str:
     cluster.signal(command, number)
     command.wait(30)
     began = time.monotonic()
-    while time.monotonic() - began < _LEFT_S:
+    left = _left(cluster, _LEFT_S)
+    return f"{left}" if left else f"nothing, {time.monotonic() - began:.1f} s later"
+
+
+def _left(cluster: Cluster, limit_s: float) -> list[str]:
+    """Processes and jobs of ours; as soon as there are none, or when time is up."""
+    end = time.monotonic() + limit_s
+    while True:
         running = [name for name, state in job_states(cluster).items() if state in _RUNNING]
-        left = [*own_processes(cluster), *(name for name in running if "raydiag" in name)]
-        if not left:
-            return f"nothing, {time.monotonic() - began:.1f} s later"
+        left = [*own_processes(cluster), *(name for name in running if "raydiag" in str(name))]
+        if not left or time.monotonic() > end:
+            return left
         time.sleep(0.5)
-    return f"{left}"
 
 
 def _started(cluster: Cluster, argv: Sequence[str]) -> subprocess.Popen[str]:

@@ -44,7 +44,6 @@ _RAY_SETTINGS = {
     "RAY_health_check_failure_threshold": "3",
     "RAY_prestart_worker_first_driver": "0",
     "RAY_enable_worker_prestart": "0",
-    "RAY_raylet_start_wait_time_s": "120",
 }
 _POLL_S = 0.5  # each look costs an interpreter, while the nodes want the CPUs
 _AT_ONCE = 4  # nodes that start side by side: more are slower than one after the other
