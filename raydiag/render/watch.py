@@ -94,7 +94,7 @@ def handover_report(state: WatchState, now: float) -> Report:
         ("Watched since", utc(memory.began)),
         ("Last look", f"{utc(state.written)} ({span(max(0.0, now - state.written))} ago)"),
     ]
-    alarms = [f"{key}, since {utc(since)}" for key, since in memory.alarms.items()]
+    alarms = [f"since {utc(since)}: {key}" for key, since in memory.alarms.items()]
     events = [event_line(event) for event in state.events[-_MOST_EVENTS:]]
     sections = [
         Section("Hand-over", [KeyValues(facts)], is_chapter=True),

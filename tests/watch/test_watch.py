@@ -167,7 +167,7 @@ def test_the_note_of_a_job_with_alarms(place: Path, capsys: pytest.CaptureFixtur
     write_state(place / "watch.json", WatchState(memory, ["watch", "41", "--for", "8h"]))
     assert main(["handover", "--state", "watch.json"]) == 1
     out = capsys.readouterr().out
-    assert "late, since 2026-" in out and "Run: raydiag watch 41 --for 8h" in out
+    assert "Z: late\n" in out and "Run: raydiag watch 41 --for 8h" in out
 
 
 def test_nothing_was_watched(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
