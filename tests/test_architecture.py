@@ -68,8 +68,11 @@ ARROWS = {
     "explain": FOUNDATION
     | {"catalog", "probes", "rules", "joblog", "triage", "tsdb", "timeline", "playbooks"}
     | {"event_file"},
-    "watch": {"environment", "file_writing", "untrusted"} | FOUNDATION | {"joblog", "triage"},
-    "mcp": FOUNDATION,
+    "own_command": set[str](),
+    "watch": {"environment", "file_writing", "untrusted"}
+    | FOUNDATION
+    | {"joblog", "own_command", "records", "triage"},
+    "mcp": FOUNDATION | {"own_command"},
     "doctor": FOUNDATION | {"catalog"},
     "exporter": {"untrusted"}
     | NODE
@@ -119,6 +122,7 @@ ARROWS = {
         "watch",
         "mcp",
         "doctor",
+        "own_command",
     },
 }
 
@@ -158,8 +162,9 @@ SIGNALS = {
     ("hotfix/process.py", "os.pidfd_open"),
     ("hotfix/process.py", "signal.pidfd_send_signal"),
     ("hotfix/process.py", "os.kill"),
-    ("watch/own_command.py", "process.send_signal"),  # a command of our own, our own child
-    ("watch/own_command.py", "process.kill"),  # the same
+    ("watch/sinks.py", "process.kill"),  # the program of --run, our own child
+    ("own_command.py", "process.send_signal"),  # a command of our own, our own child
+    ("own_command.py", "process.kill"),  # the same
     ("mcp/command.py", "process.send_signal"),  # a command of our own, our own child
     ("mcp/command.py", "process.kill"),  # the same
     ("tsdb/server.py", "self._process.kill"),  # the throw-away prometheus, our own child
@@ -206,7 +211,7 @@ STARTS_PROCESSES = {
     "exporter/supervise.py",  # the exporter, again and again
     "joblog/slurm.py",  # squeue, scontrol, sacct, where they are installed
     "tsdb/server.py",  # the throw-away prometheus
-    "watch/own_command.py",  # a read-only command of our own, for a watcher
+    "own_command.py",  # a read-only command of our own, for a watcher
     "watch/sinks.py",  # the command of --run
     "mcp/command.py",  # a read-only command of our own, for an agent
 }

@@ -116,5 +116,5 @@ def test_every_call_that_starts_a_program_names_its_environment() -> None:
     # Where os.environ has nothing but the named ones: in readers, see `environment.forget`, and
     # while a temporary Ray runs, see `local.throwaway_ray`.
     inherited = {"sandbox.py", "exporter/program.py", "cluster/local.py"}
-    inherited.add("watch/own_command.py")  # raydiag itself
+    inherited.add("own_command.py")  # raydiag itself
     assert inherits == inherited

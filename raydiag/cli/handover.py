@@ -44,5 +44,5 @@ def run(arguments: argparse.Namespace) -> int:
         lambda: handover_document(state, now),
         lambda: handover_report(state, now),
     )
-    is_well = state.memory.ended in ("", "completed") and not state.memory.alarms
+    is_well = state.memory.ended in ("", "completed") and not state.memory.open_alarms
     return 0 if is_well else 1

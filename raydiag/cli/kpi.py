@@ -98,7 +98,7 @@ def _of_logs(arguments: argparse.Namespace) -> tuple[list[JobEfficiency], list[s
         names += find.several_in(name) or [name]
     names = names or find.jobs_below(outputs)[0]
     resolved, problems = find.resolve_all(names, outputs)
-    jobs, failed = [], list(map(str, problems))
+    jobs, failed = [], list(map(str, problems.values()))
     for job in resolved:
         try:
             jobs.append(_of_log(job, arguments))

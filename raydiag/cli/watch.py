@@ -15,7 +15,7 @@ RAYDIAG_NOTIFY (those of apprise: Slack, Teams, Telegram, mail, webhooks; the ex
 
 exit codes:
   0 the job completed                   1 it failed or was cancelled, or looks are used up
-  2 usage    3 the slice is over: call again    4 another watcher, or nothing to look at
+  2 usage    3 the slice is over: call again    4 another watcher, or no such job
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from raydiag.cli import options, triage, values
+from raydiag.cli import live, options, triage, values
 from raydiag.errors import CannotRun
 
 if TYPE_CHECKING:
-    from raydiag.watch.following import JobLook, WatchEvent
+    from raydiag.watch.following import JobLook
     from raydiag.watch.sinks import Sinks
     from raydiag.watch.watch_state import WatchState
 
@@ -45,6 +45,8 @@ REMARK = " Needs no GPU, and Ray only for jobs of a cluster."
 _TRIAGE_LIMIT_S, _PROBE_LIMIT_S, _DIAGNOSE_LIMIT_S = 180.0, 180.0, 300.0
 _OLD_STATE_S = 86_400.0
 _USUAL_LOOKS = 120
+_LAST_SINKS_S = 80.0  # three tries of a notification
+_GOOD_NEWS = ("resumed", "ended", "reachable")
 _NO_APPRISE = "apprise is missing: pip install 'raydiag[notify]'"
 
 
@@ -96,14 +98,29 @@ def run(arguments: argparse.Namespace) -> int:
 
     sinks = _sinks(arguments)
     way_in = [str(getattr(arguments, name) or "") for name in options.WAY_IN]
-    name = arguments.job if any(way_in) else os.path.abspath(arguments.job)
-    path = Path(arguments.state or usual_path(" ".join([name, *way_in])))
+    is_local = not any(way_in) and not live.may_be_of_ray(arguments, arguments.job)
+    name = os.path.abspath(arguments.job) if is_local else arguments.job
+    path = Path(arguments.state or usual_path(" ".join([name, *way_in]))).absolute()
     with contextlib.closing(WatchLock(path)):
-        watcher = _Watcher(arguments, path, _state(arguments, path), sinks)
+        state = _state(arguments, path)
+        if is_local and not state.memory.looks:
+            _check_there_is_a_job(arguments)
+        watcher = _Watcher(arguments, path, state, sinks, probes=not is_local)
+        patience_s = _LAST_SINKS_S
         try:
             return watcher.watch()
+        except KeyboardInterrupt:
+            patience_s = 0.0
+            raise
         finally:
-            sinks.finish(10.0)
+            sinks.finish(patience_s)
+
+
+def _check_there_is_a_job(arguments: argparse.Namespace) -> None:
+    """Raises CannotRun: a typo is not watched for a night."""
+    from raydiag.joblog import find
+
+    find.resolve(arguments.job, arguments.outputs or "outputs")
 
 
 def _state(arguments: argparse.Namespace, path: Path) -> WatchState:
@@ -111,11 +128,16 @@ def _state(arguments: argparse.Namespace, path: Path) -> WatchState:
     from raydiag.watch.following import Memory
     from raydiag.watch.watch_state import WatchState, read_state
 
-    words = sys.argv[1:]
-    state = None if arguments.restart else read_state(path)
-    if state is None or state.memory.ended or time.time() - state.written > _OLD_STATE_S:
-        return WatchState(Memory(arguments.job, time.time()), words)
-    return replace(state, words=words)
+    words = [word for word in sys.argv[1:] if word != "--restart"]
+    state = read_state(path)  # a file that is none is refused, also with --restart
+    is_over = state is None or state.memory.ended or state.memory.gave_up
+    if state is None or is_over or arguments.restart or _is_old(state):
+        return WatchState(Memory(arguments.job, time.time()), words, os.getcwd())
+    return replace(state, words=words, directory=os.getcwd())
+
+
+def _is_old(state: WatchState) -> bool:
+    return time.time() - state.written > _OLD_STATE_S
 
 
 def _sinks(arguments: argparse.Namespace) -> Sinks:
@@ -123,15 +145,15 @@ def _sinks(arguments: argparse.Namespace) -> Sinks:
     from importlib.util import find_spec
 
     from raydiag.cli.secret_files import private_lines
-    from raydiag.watch.sinks import Sinks
+    from raydiag.watch.sinks import Sinks, checked_program
 
     addresses = os.environ.get("RAYDIAG_NOTIFY", "").split()
     if arguments.notify_file is not None:
         addresses += private_lines("--notify-file", arguments.notify_file)
     if addresses and find_spec("apprise") is None:
         raise CannotRun(_NO_APPRISE)
-    progress = options.ProgressLine(arguments.quiet)
-    return Sinks(arguments.programs, addresses, progress.warn)
+    programs = list(map(checked_program, arguments.programs))
+    return Sinks(programs, addresses, options.ProgressLine(arguments.quiet).warn)
 
 
 @dataclass
@@ -140,10 +162,11 @@ class _Watcher:
     path: Path
     state: WatchState
     sinks: Sinks
+    probes: bool  # there is a cluster whose nodes can be asked
     probed_at: float = -math.inf  # by the monotonic clock
 
     def watch(self) -> int:
-        """JobLook, tell, write down, wait."""
+        """Look, tell, write down, wait."""
         from raydiag.watch.following import Patience, considered
 
         patience = Patience(self.arguments.patience, self.arguments.start_up)
@@ -154,9 +177,12 @@ class _Watcher:
             self.state.memory, events = considered(self.state.memory, look, patience)
             self._tell_look(look)
             for event in events:
-                self._tell_event(event)
+                self._tell_line(event.kind, event.text, event.is_alarm)
             self._write()
+            if any(event.asks_why for event in events):
+                self._tell_line("why", self._why(), is_alarm=True)
             code = self._ended(began)
+            self._write()
             if code is not None:
                 return code
             time.sleep(max(0.0, look_began + self.arguments.every - time.monotonic()))
@@ -166,7 +192,8 @@ class _Watcher:
         memory = self.state.memory
         if memory.ended:
             return 0 if memory.ended == "completed" else 1
-        if memory.looks >= self._most_looks():
+        if self._is_used_up():
+            self.state.memory = replace(memory, gave_up=True)
             self._tell_line("given-up", f"gave up after {memory.looks} looks: the job goes on")
             return 1
         spent = time.monotonic() - began + self.arguments.every
@@ -175,32 +202,35 @@ class _Watcher:
             return 3
         return None
 
-    def _most_looks(self) -> int:
-        span, ticks = self.arguments.span, self.arguments.ticks
+    def _is_used_up(self) -> bool:
+        """By the clock with --for, else by the number of looks."""
+        memory, span = self.state.memory, self.arguments.span
         if span is not None:
-            looks: int = math.ceil(span / self.arguments.every)
-            return max(1, looks)
-        return _USUAL_LOOKS if ticks is None else int(ticks)
+            is_over: bool = time.time() + self.arguments.every > memory.began + span
+            return is_over
+        return memory.looks >= self._most_looks()
+
+    def _most_looks(self) -> int:
+        ticks: int = self.arguments.ticks or _USUAL_LOOKS
+        return ticks
 
     # ---- looking
 
     def _look(self) -> JobLook:
+        from raydiag.own_command import answer_of
         from raydiag.watch import looks
-        from raydiag.watch.own_command import answer_of
 
         words = ["triage", *self._job_words(), "--job-state", self.arguments.job_state]
-        answer = answer_of(words, _TRIAGE_LIMIT_S)
-        probe = None
-        is_due = time.monotonic() - self.probed_at >= self.arguments.probe_every
-        if self._way_in() and is_due:
+        answer, probe = answer_of(words, _TRIAGE_LIMIT_S), None
+        if self.probes and time.monotonic() - self.probed_at >= self.arguments.probe_every:
             self.probed_at = time.monotonic()
-            probe = answer_of(["probe", *self._way_in()], _PROBE_LIMIT_S).document or None
-        return looks.look(answer.document, probe, time.time(), answer.complaint)
+            probe = answer_of(["probe", *self._way_in()], _PROBE_LIMIT_S)
+        return looks.look(answer, probe, time.time())
 
     def _why(self) -> str:
         """What one diagnosis says."""
+        from raydiag.own_command import answer_of
         from raydiag.watch import looks
-        from raydiag.watch.own_command import answer_of
 
         answer = answer_of(["diagnose", *self._job_words()], _DIAGNOSE_LIMIT_S)
         if not answer.document:
@@ -223,18 +253,16 @@ class _Watcher:
 
     # ---- telling
 
+    def _limit(self) -> int | None:
+        return None if self.arguments.span is not None else self._most_looks()
+
     def _tell_look(self, look: JobLook) -> None:
         from raydiag.render.watch import look_document, look_line
 
         if self.arguments.format == "jsonl":
             _print(json.dumps(look_document(self.state.memory, look)))
         elif not self.arguments.quiet:
-            _print(look_line(self.state.memory, look, self._most_looks()))
-
-    def _tell_event(self, event: WatchEvent) -> None:
-        why = self._why() if event.asks_why else ""
-        text = f"{event.text}. {why}" if why else event.text
-        self._tell_line(event.kind, text, event.is_alarm)
+            _print(look_line(self.state.memory, look, self._limit()))
 
     def _tell_line(self, kind: str, text: str, is_alarm: bool = False) -> None:
         from raydiag.render.watch import event_document, event_line
@@ -243,7 +271,7 @@ class _Watcher:
         self.state.add(document)
         as_json = self.arguments.format == "jsonl"
         _print(json.dumps(document) if as_json else event_line(document))
-        if is_alarm or kind in ("resumed", "ended"):
+        if is_alarm or kind in _GOOD_NEWS:
             self.sinks.send(document)
 
     def _write(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Optional
 from raydiag import probes, records
 from raydiag.cluster import bundle, frames, submission
 from raydiag.cluster.address import Address
+from raydiag.cluster.interrupts import undisturbed
 from raydiag.cluster.jobs_api import TERMINAL, running_jobs, training_start
 from raydiag.cluster.submission import ClusterAccess, SubmittedJob
 from raydiag.errors import AgentDead, CannotRun, ParseError, UsageError
@@ -104,8 +105,9 @@ def collect(
         )
     finally:
         try:
-            job.end(patience_s)
-            job.tidy(jobs)
+            with undisturbed():
+                job.end(patience_s)
+                job.tidy(jobs)
         except CannotRun as error:
             reason = str(error).partition(". ")[0]
             warn(f"raydiag's job {job.id} may still run, until its own deadline at most: {reason}")

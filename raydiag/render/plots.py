@@ -59,7 +59,7 @@ _STYLE = {
 _SHADES = {SAVE: ("--save-tint", "--save-tint", ""), STALL: ("--stall-tint", "--stall", "///")}
 _LINES = (("--bad", "-"), ("--accent", (0, (4, 1.5))), ("--doubtful", (0, (1, 1))))
 _PROLOGUE = re.compile(r"^.*?(?=<svg)|<metadata>.*?</metadata>\s*", re.DOTALL)
-_DIMENSIONS = re.compile(r'(<svg[^>]*?) width="[^"]*" height="[^"]*"')
+_DIMENSIONS = re.compile(r'(<svg[^<>]{0,999}?) width="[^"<>]{0,20}" height="[^"<>]{0,20}"')
 # Both ways in which matplotlib's versions name a font.
 _FONTS = re.compile(
     r"font: (?:\d+ )?([\d.]+px) [^;\"]*|font-size: ([\d.]+px); font-family: [^;\"]*"

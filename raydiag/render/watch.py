@@ -17,10 +17,10 @@ from raydiag.watch.watch_state import WatchState
 _MOST_EVENTS = 20
 
 
-def look_line(memory: Memory, look: JobLook, most_looks: int) -> str:
-    """One line, also when nothing changed."""
+def look_line(memory: Memory, look: JobLook, most_looks: int | None) -> str:
+    """One line, also when nothing changed; `most_looks` is None where the clock decides."""
     when = rfc3339(look.time)
-    tick = f"look {memory.looks} of {most_looks}"
+    tick = f"look {memory.looks}{filled(' of {}', most_looks or '')}"
     if look.failed:
         return terminal(masked_text(joined([when, tick, f"failed: {look.failed}"])))
     return terminal(joined([when, tick, *_progress(memory, look), *_health(memory, look)]))
@@ -41,7 +41,7 @@ def _progress(memory: Memory, look: JobLook) -> Iterator[str]:
 def _health(memory: Memory, look: JobLook) -> Iterator[str]:
     if look.nodes is not None:
         yield f"{look.nodes[0]} of {count(look.nodes[1], 'node')}"
-    yield f"alarms: {', '.join(memory.alarms) or 'none'}"
+    yield f"alarms: {', '.join(memory.open_alarms) or 'none'}"
 
 
 def look_document(memory: Memory, look: JobLook) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def look_document(memory: Memory, look: JobLook) -> dict[str, Any]:
         "job": memory.job,
         "text": "",
         "alarm": False,
-        "look": {**fields, "number": memory.looks, "alarms": sorted(memory.alarms)},
+        "look": {**fields, "number": memory.looks, "alarms": sorted(memory.open_alarms)},
         **document.findings_and_coverage(Diagnosis((), (), Coverage(asked, answered))),
     }
 
@@ -94,7 +94,7 @@ def handover_report(state: WatchState, now: float) -> Report:
         ("Watched since", utc(memory.began)),
         ("Last look", f"{utc(state.written)} ({span(max(0.0, now - state.written))} ago)"),
     ]
-    alarms = [f"since {utc(since)}: {key}" for key, since in memory.alarms.items()]
+    alarms = [f"since {utc(since)}: {key}" for key, since in memory.open_alarms.items()]
     events = [event_line(event) for event in state.events[-_MOST_EVENTS:]]
     sections = [
         Section("Hand-over", [KeyValues(facts)], is_chapter=True),
@@ -112,7 +112,7 @@ def handover_document(state: WatchState, now: float) -> dict[str, Any]:
         **document.head("handover", now),
         **picked(memory, "job", "status", "last_step", "advanced_at", "began", "ended"),
         "done": bool(memory.ended),
-        "alarms": dict(memory.alarms),
+        "alarms": memory.open_alarms,
         "events": state.events,
         "written": state.written,
         "first_command": _first_command(state),
@@ -122,11 +122,13 @@ def handover_document(state: WatchState, now: float) -> dict[str, Any]:
 
 def _first_command(state: WatchState) -> str:
     if state.memory.ended:
-        return f"raydiag diagnose {shlex.quote(state.memory.job)}"
-    return shlex.join(["raydiag", *state.words])
+        directory = shlex.quote(state.directory)
+        return f"cd {directory} && raydiag diagnose {shlex.quote(state.memory.job)}"
+    directory = shlex.quote(state.directory)
+    return f"cd {directory} && {shlex.join(['raydiag', *state.words])}"
 
 
 def _tone(memory: Memory) -> Tone:
-    if memory.alarms or memory.ended in ("failed", "cancelled"):
+    if memory.open_alarms or memory.ended in ("failed", "cancelled"):
         return Tone.BAD
     return Tone.GOOD

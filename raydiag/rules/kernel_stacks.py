@@ -20,7 +20,7 @@ _HEADLINE = re.compile(
     r"BUG: |Oops\b|WARNING: |INFO: task .{1,64} blocked for more than|general protection fault|"
     r"watchdog: BUG|rcu: INFO|-+\[ cut here \]-+|Unable to handle kernel"
 )
-_MIDDLE = re.compile(r"RIP: |Call [Tt]race:|\w+\+0x[0-9a-f]+/0x[0-9a-f]+ \[amdgpu\]")
+_MIDDLE = re.compile(r"RIP: |Call [Tt]race:|\b\w{1,200}\+0x[0-9a-f]+/0x[0-9a-f]+ \[amdgpu\]")
 _FUNCTION = re.compile(r"(?<!\? )(?<!\.)\b([A-Za-z_]\w*)(?:\.\w+)*\+0x[0-9a-f]+/0x[0-9a-f]+")
 _OF_GPU = re.compile(r"\[(?:amdgpu|amdkcl|amdttm|amd_sched|nvidia\w*)\b")
 _HEX = re.compile(r"0x[0-9a-f]+|\b[0-9a-f]{8,16}\b|\d+")

@@ -42,7 +42,7 @@ def duration_s(text: str) -> float | None:
     if not re.fullmatch(r"(?:\d{1,9}(?:ms|[smhdwy]))+", text):
         return None
     total_s = 0.0
-    for number, unit in re.findall(r"(\d+)(ms|[smhdwy])", text):
+    for number, unit in re.findall(r"(\d{1,9})(ms|[smhdwy])", text):
         total_s += int(number) * _UNITS_S[unit]
     return total_s
 

@@ -149,10 +149,12 @@ class _Window:
         if self.trained_from is None:
             return spent
         spent.startup -= stopped - self.trained_from
-        kept_until = self._kept_until(stopped)
+        kept_until = max(self.trained_from, self._kept_until(stopped))
         spent.lost = stopped - kept_until
-        spent.productive = (self.kept_step - self.first_step) * pace_s
-        extra_s = kept_until - self.trained_from - spent.productive
+        trained_s = kept_until - self.trained_from
+        # Steps that were faster than the pace are all that this time went into.
+        spent.productive = min(trained_s, (self.kept_step - self.first_step) * pace_s)
+        extra_s = trained_s - spent.productive
         warm_up_s = max(0.0, min(extra_s, self._warm_up_s(pace_s)))
         spent.startup += warm_up_s
         spent.slow = extra_s - warm_up_s

@@ -1,48 +1,51 @@
 """Looks at a job, made of documents of `triage` and `probe`; a diagnosis in a line."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
+from raydiag.own_command import CommandAnswer
 from raydiag.triage.verdict import JobStatus
-from raydiag.watch.following import JobLook, SeenProblem
+from raydiag.watch.following import IN_LOG, ON_NODES, JobLook, SeenProblem
 
 _OF_STATUS = ("hang", "cancelled", "unknown-death")  # the status says as much
 
 
-def look(
-    triage: Mapping[str, Any], probe: Mapping[str, Any] | None, time: float, failed: str = ""
-) -> JobLook:
-    """`triage` is empty where it failed, `probe` is None where nodes were not asked."""
-    problems = list(_problems([triage, probe or {}]))
-    nodes = None
-    if probe:
-        counts = probe["coverage"]["nodes"]
-        nodes = (counts["answered"], counts["asked"])
-    if not triage:
-        return JobLook(time, problems=problems, nodes=nodes, failed=failed)
-    progress = triage["progress"]
+def look(triage: CommandAnswer, probe: CommandAnswer | None, time: float) -> JobLook:
+    """`probe` is None where nodes were not to be asked."""
+    problems = list(_problems(triage.document, IN_LOG))
+    seen = JobLook(time, problems=problems, failed=triage.complaint)
+    if triage.document:
+        seen = _with_log(seen, triage.document)
+    if probe is None:
+        return seen
+    if not probe.document:
+        return replace(seen, blind=probe.complaint)
+    counts = probe.document["coverage"]["nodes"]
+    problems += _problems(probe.document, ON_NODES)
+    return replace(seen, problems=problems, nodes=(counts["answered"], counts["asked"]))
+
+
+def _with_log(seen: JobLook, document: Mapping[str, Any]) -> JobLook:
+    progress = document["progress"]
     throughput = progress.get("throughput") or {}
-    return JobLook(
-        time=time,
-        status=JobStatus(triage["status"]),
-        primary=triage["primary"],
+    return replace(
+        seen,
+        status=JobStatus(document["status"]),
+        primary=document["primary"],
         last_step=progress["last_step"],
         total_steps=progress["total_steps"],
         step_time_s=progress["step_time_s"],
         last_step_time=progress["last_step_time"],
         last_save=progress["last_checkpoint"],
         is_slower=bool(throughput.get("degraded")),
-        problems=problems,
-        nodes=nodes,
-        failed=failed,
     )
 
 
-def _problems(documents: Sequence[Mapping[str, Any]]) -> Iterator[SeenProblem]:
-    for document in documents:
-        for finding in document.get("findings", ()):
-            if finding["severity"] != "info" and finding["class"] not in _OF_STATUS:
-                yield SeenProblem(finding["class"], _where(finding), finding["title"])
+def _problems(document: Mapping[str, Any], source: str) -> Iterator[SeenProblem]:
+    for finding in document.get("findings", ()):
+        if finding["severity"] != "info" and finding["class"] not in _OF_STATUS:
+            yield SeenProblem(finding["class"], _where(finding), finding["title"], source)
 
 
 def _where(finding: Mapping[str, Any]) -> str:

@@ -13,8 +13,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from raydiag import untrusted
-from raydiag.errors import CannotRun
+from raydiag import records, untrusted
+from raydiag.errors import CannotRun, ParseError
 from raydiag.file_writing import write_file
 from raydiag.watch.following import Memory
 
@@ -22,12 +22,23 @@ _VERSION = 1
 _KEPT_EVENTS = 200
 
 
+@dataclass(frozen=True)
+class _Written:
+    """The state's own fields."""
+
+    version: int
+    words: tuple[str, ...]
+    directory: str
+    written: float
+
+
 @dataclass
 class WatchState:
-    """What is written down after each tick."""
+    """What is written down after each look."""
 
     memory: Memory
     words: list[str]  # of the command that watches
+    directory: str = "."  # where it was called
     events: list[dict[str, Any]] = field(default_factory=list)  # the newest, oldest first
     written: float = 0.0
 
@@ -52,15 +63,17 @@ def read_state(path: Path) -> WatchState | None:
     try:
         with open(path, encoding="utf-8", opener=untrusted.regular) as file:
             fields = untrusted.parsed(file.read(untrusted.LIMIT_BYTES + 1))
-        if fields["version"] != _VERSION:
+        own = records.decode(_Written, fields)
+        if own.version != _VERSION:
             raise ValueError("of another version")
-        memory = Memory(**fields["memory"])
-        return WatchState(memory, fields["words"], fields["events"], fields["written"])
+        memory = records.decode(Memory, fields.get("memory"))
+        events = [event for event in fields.get("events", ()) if type(event) is dict]
+        return WatchState(memory, list(own.words), own.directory, events, own.written)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise CannotRun(f"{path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, ParseError, TypeError, AttributeError) as error:
         hint = "name another file with --state, or remove it"
         raise CannotRun(f"{path} is no state of `raydiag watch` ({error}): {hint}") from None
 
@@ -86,12 +99,17 @@ class WatchLock:
             self._fd = os.open(f"{path}.lock", flags, 0o600)
         except OSError as error:
             raise CannotRun(f"{path}.lock: {error.strerror}") from None
+        content = os.read(self._fd, 20)
+        if content.strip() and not content.strip().isdigit():
+            os.close(self._fd)
+            raise CannotRun(f"{path}.lock is no lock of raydiag: name another file with --state")
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            pid = os.read(self._fd, 20).decode("ascii", "replace").strip() or "unknown"
+            pid = content.decode("ascii").strip() or "unknown"
             os.close(self._fd)
             raise CannotRun(f"process {pid} watches this job already ({path})") from None
+        os.lseek(self._fd, 0, os.SEEK_SET)
         os.ftruncate(self._fd, 0)
         os.write(self._fd, str(os.getpid()).encode())
 

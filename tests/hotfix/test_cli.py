@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import hashlib
 import json
@@ -17,7 +18,7 @@ from raydiag.cli import main
 from raydiag.errors import RaydiagError, UsageError
 from raydiag.hotfix import head
 from raydiag.hotfix.ledger import Ledger
-from raydiag.hotfix.messages import Statuses
+from raydiag.hotfix.messages import CheckedFile, Statuses
 from tests import schemas
 from tests.fake_dashboard import END, GCS, SESSION, FakeDashboard, framed
 from tests.hotfix.test_plan import GPU, NEW, OLD, inspection, target
@@ -64,7 +65,8 @@ def plugin(tmp_path: Path) -> str:
 class Canned:
     """A cluster of hosts that say of themselves what the test says; None: no answer."""
 
-    def __init__(self, *seen: Any) -> None:
+    def __init__(self, *seen: Any, checks: bool = False) -> None:
+        self.checks = checks  # the canary finds nothing wrong with the files
         self.seen = {f"id{number}": one for number, one in enumerate(seen, start=1)}
 
     @property
@@ -90,11 +92,18 @@ class Canned:
         found = {
             "inspect": self.seen[node],
             "status": Statuses(()),
+            "check": self._checked(request),
         }.get(str(request["operation"]))
         if found is None or self.seen[node] is None:
             return {"error": "no answer within 33 s", "lost": True}
         plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(found)))
         return plain
+
+    def _checked(self, request: Mapping[str, Any]) -> CheckedFile | None:
+        if not self.checks or "content" not in request:
+            return None
+        content = base64.b64decode(request["content"])
+        return CheckedFile(True, "", "passed", hashlib.sha256(content).hexdigest())
 
     def faults(self, nodes: Sequence[str]) -> dict[str, str]:
         return {}
@@ -192,7 +201,7 @@ def test_files_that_are_not_there(tmp_path: Path, invoke: Invoke) -> None:
 
 
 def test_a_plan(dashboard: FakeDashboard, plugin: str, invoke: Invoke) -> None:
-    works(dashboard, Canned(inspection(1), inspection(2)))
+    works(dashboard, Canned(inspection(1), inspection(2), checks=True))
     code, out, err = invoke("plan", "--all-nodes", "--address", dashboard.url, plugin)
     assert (code, err) == (0, "")
     assert out.startswith("Plan: 2 hosts to change; nothing has been changed yet.")
@@ -218,7 +227,7 @@ def test_a_plan_as_json(dashboard: FakeDashboard, plugin: str, invoke: Invoke) -
 def test_hosts_that_could_not_be_seen(
     dashboard: FakeDashboard, plugin: str, invoke: Invoke
 ) -> None:
-    works(dashboard, Canned(inspection(1), None))
+    works(dashboard, Canned(inspection(1), None, checks=True))
     code, out, _ = invoke("plan", "--all-nodes", "--address", dashboard.url, plugin)
     assert code == 3
     assert "not seen: node002: no answer within 33 s" in out

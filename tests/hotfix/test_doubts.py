@@ -270,7 +270,8 @@ def test_a_journal_whose_disk_is_full_takes_no_way_back(node: ShellNode) -> None
             assert "No space left" in done["reason"]
         with (node.journal / "filler").open("wb") as file:
             file.write(bytes(32 << 10))
-        assert len(list(node.journal.iterdir())) == 4
+        left = {path.name for path in node.journal.iterdir()} - {"lock"}
+        assert len(left) == 4
         assert answer(node, "rollback", rollout="r1", who="me")["complete"]
         assert (node.utils / NAME).read_text() == GPU
     finally:

@@ -127,7 +127,7 @@ Run = Callable[..., dict[str, Any]]
 def test_a_plan_changes_nothing(nodes: Nodes, run: Run, tmp_path: Path) -> None:
     document = run("plan", {NAME: BETTER})
     assert (document["outcome"], documents.exit_code(document)) == ("planned", 0)
-    assert {operation for _, operation in nodes.asked} == {"inspect"}
+    assert {operation for _, operation in nodes.asked} == {"inspect", "check"}
     assert {nodes.digest(name) for name in nodes.nodes} == {sha256(GPU)}
     assert not (tmp_path / "ledger").exists()
 

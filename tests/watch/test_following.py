@@ -6,11 +6,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from raydiag.triage.verdict import JobStatus
-from raydiag.watch.following import JobLook, Memory, Patience, SeenProblem, WatchEvent, considered
+from raydiag.watch.following import (
+    ON_NODES,
+    JobLook,
+    Memory,
+    Patience,
+    SeenProblem,
+    WatchEvent,
+    considered,
+)
 
 T0 = 1_780_000_000.0
 PATIENCE = Patience()
-XID = SeenProblem("nvidia-xid", "n3 gpu 2", "GPU fault")
+XID = SeenProblem("nvidia-xid", "n3 gpu 2", "GPU fault", ON_NODES)
+NAN = SeenProblem("loss-divergence", "", "Training divergence")
 
 
 def at(seconds: float, step: int | None = None, **changes: Any) -> JobLook:
@@ -91,7 +100,7 @@ def test_problems_come_once_and_go_when_all_nodes_were_asked() -> None:
     seen = {"problems": [XID]}
     looks = [
         at(90, 9, **seen, nodes=(4, 4)),
-        at(180, 18, **seen),
+        at(180, 18, **seen, nodes=(4, 4)),
         at(270, 27),  # nodes were not asked
         at(360, 36, nodes=(3, 4)),  # one did not answer
         at(450, 45, nodes=(4, 4)),
@@ -99,6 +108,31 @@ def test_problems_come_once_and_go_when_all_nodes_were_asked() -> None:
     _, kinds = followed(looks)
     assert kinds == [["problem"], [], [], [], ["gone"]]
     assert events_of(looks)[0].text == "nvidia-xid n3 gpu 2: GPU fault"
+
+
+def test_what_the_log_tells_goes_with_the_log() -> None:
+    memory, kinds = followed([at(90, 9, problems=[NAN]), at(180, 18, problems=[NAN]), at(270, 27)])
+    assert kinds == [["problem"], [], ["gone"]]
+    assert memory.open_alarms == {}
+
+
+def test_faults_of_nodes_are_told_when_the_log_cannot_be_read() -> None:
+    lost = at(180, problems=[XID], nodes=(4, 4), failed="no route to host")
+    _, kinds = followed([at(90, 9), lost])
+    assert kinds == [[], ["problem"]]
+
+
+def test_nodes_that_could_not_be_asked_are_told_once() -> None:
+    blind = {"blind": "no Ray dashboard"}
+    memory, kinds = followed([at(90, 9, **blind), at(180, 18, **blind), at(270, 27, nodes=(4, 4))])
+    assert kinds == [["nodes-not-seen"], [], []]
+    assert memory.open_alarms == {}
+
+
+def test_time_in_which_nobody_looked_is_no_pause() -> None:
+    memory, kinds = followed([at(90, 9), at(18_000, 1800), at(18_090, 1809), at(18_300, 1809)])
+    assert memory.longest_pause_s < 1
+    assert kinds == [[], [], [], ["late"]]
 
 
 def test_steps_that_take_longer() -> None:

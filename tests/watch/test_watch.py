@@ -76,10 +76,12 @@ def test_a_job_that_trains_then_fails(place: Path) -> None:
     assert watcher.returncode == 1
     looks = [document["look"] for document in documents if document["kind"] == "look"]
     assert (looks[0]["last_step"], looks[-1]["last_step"]) == (19, 24)
-    ended = documents[-1]
-    assert ended["kind"] == "ended" and ended["alarm"]
-    assert ended["text"].startswith("the job failed: python-exception. python-exception (")
-    assert json.loads(paged.read_text())["text"] == ended["text"]
+    ended, why = documents[-2:]
+    assert (ended["kind"], ended["text"]) == ("ended", "the job failed: python-exception")
+    assert (why["kind"], why["alarm"]) == ("why", True)
+    assert why["text"].startswith("python-exception (")
+    told = [json.loads(line)["text"] for line in paged.read_text().splitlines()]
+    assert told == [ended["text"], why["text"]]
 
 
 def test_a_job_that_completes(place: Path) -> None:
@@ -118,13 +120,57 @@ def test_one_watcher_for_each_job(place: Path, capsys: pytest.CaptureFixture[str
     assert main(["watch", "41-demo.log", *FAST, "--ticks", str(state.memory.looks + 1)]) == 1
 
 
-def test_a_look_that_fails_does_not_end_the_watch(
+def test_a_look_that_fails_does_not_end_the_watch(place: Path) -> None:
+    log(place, header() + recent_steps(20))
+    watcher = begun(*FAST, "--ticks", "5", "--format", "jsonl")
+    _until(lambda: (place / "watch.json").exists())
+    (place / "41-demo.log").unlink()
+    kinds = [document["kind"] for document in lines_of(watcher)]
+    assert kinds.count("look") == 5
+    assert kinds[-2:] == ["unreachable", "given-up"] or "unreachable" in kinds
+
+
+def test_a_job_that_is_not_there_is_not_watched(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["watch", "41-demo.log", *FAST, "--ticks", "3"]) == 1
-    out = capsys.readouterr().out
-    assert out.count("failed: 41-demo.log: no such file") >= 3
-    assert "ALARM unreachable: 3 looks in a row failed" in out
+    assert main(["watch", "/no/such/job", *FAST]) == 4
+    assert "no such file" in capsys.readouterr().err
+
+
+def test_who_gave_up_begins_anew(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log(place, header() + recent_steps(20))
+    for _ in range(2):
+        assert main(["watch", "41-demo.log", *FAST, "--ticks", "2"]) == 1
+        assert "gave up after 2 looks" in capsys.readouterr().out
+
+
+def test_a_span_ends_by_the_clock(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log(place, header() + recent_steps(20))
+    assert main(["watch", "41-demo.log", *FAST, "--for", "0.1s"]) == 1
+    assert "gave up after 1 looks" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", [(), ("--restart",)])
+def test_files_of_others_are_left_alone(
+    place: Path, capsys: pytest.CaptureFixture[str], option: Sequence[str]
+) -> None:
+    log(place, header() + recent_steps(20))
+    (place / "watch.json").write_text("dear diary")
+    assert main(["watch", "41-demo.log", *FAST, *option]) == 4
+    assert (place / "watch.json").read_text() == "dear diary"
+    (place / "watch.json").unlink()
+    (place / "watch.json.lock").write_text("[[package]]\n")
+    assert main(["watch", "41-demo.log", *FAST, *option]) == 4
+    assert (place / "watch.json.lock").read_text() == "[[package]]\n"
+    assert "is no lock of raydiag" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("program", ["", "pager 'x", "no-such-program --now"])
+def test_a_program_that_cannot_be_run_is_refused_at_once(
+    place: Path, capsys: pytest.CaptureFixture[str], program: str
+) -> None:
+    assert main(["watch", "41-demo.log", *FAST, "--run", program]) == 2
+    assert "--run" in capsys.readouterr().err
 
 
 def test_ctrl_c_ends_it_and_leaves_nothing(place: Path) -> None:
@@ -137,7 +183,17 @@ def test_ctrl_c_ends_it_and_leaves_nothing(place: Path) -> None:
     assert errors.strip().splitlines()[-1] == "raydiag: interrupted"
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"version": 1}', "\x00", "[" * 9999])
+ODD = {"version": 1, "words": [], "directory": "/", "written": 1, "events": []}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "", "{", "[]", '{"version": 1}', "\x00", "[" * 9999, json.dumps({**ODD, "memory": []}),
+        json.dumps({**ODD, "written": "q"}),
+        json.dumps({**ODD, "memory": {"job": "41", "began": 1, "alarms": [1]}}),
+    ],
+)  # fmt: skip
 def test_a_state_that_is_none_is_left_alone(
     place: Path, capsys: pytest.CaptureFixture[str], content: str
 ) -> None:
@@ -167,7 +223,7 @@ def test_the_note_of_a_job_with_alarms(place: Path, capsys: pytest.CaptureFixtur
     write_state(place / "watch.json", WatchState(memory, ["watch", "41", "--for", "8h"]))
     assert main(["handover", "--state", "watch.json"]) == 1
     out = capsys.readouterr().out
-    assert "Z: late\n" in out and "Run: raydiag watch 41 --for 8h" in out
+    assert "Z: late\n" in out and "Run: cd . && raydiag watch 41 --for 8h" in out
 
 
 def test_nothing_was_watched(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,21 +234,23 @@ def test_nothing_was_watched(place: Path, capsys: pytest.CaptureFixture[str]) ->
 # ---- sinks
 
 
-EVENT = {"job": "41", "text": "no step for 3 min", "alarm": True}
+EVENT = {"job": "41", "kind": "late", "text": "no step for 3 min", "alarm": True}
 
 
 def test_a_sink_that_hangs_holds_nothing_up(place: Path) -> None:
     complaints: list[str] = []
-    sinks = Sinks(commands=["sleep 3600"], complain=complaints.append)
+    sinks = Sinks(programs=[["sleep", "3600"]], complain=complaints.append)
     began = time.monotonic()
     sinks.send(EVENT)
     sinks.finish(0.5)
     assert time.monotonic() - began < 15
+    assert complaints == ["1 notifications had not arrived when watching ended"]
+    _until(lambda: not sinks._running)  # the program was ended
 
 
 def test_the_same_event_is_sent_once_in_a_while(place: Path) -> None:
     out = place / "out"
-    sinks = Sinks(commands=[f"sh -c 'cat >> {out}; echo >> {out}'"])
+    sinks = Sinks(programs=[["sh", "-c", f"cat >> {out}; echo >> {out}"]])
     for _ in range(3):
         sinks.send(EVENT)
     sinks.finish(30)
