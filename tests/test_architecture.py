@@ -39,6 +39,7 @@ ARROWS = {
     "cgroup": NODE,
     "masking": set[str](),
     "rdma_names": set[str](),
+    "exporter_hangs": set[str](),
     "exposition": FOUNDATION,
     "protobuf": FOUNDATION,
     "event_file": FOUNDATION | {"protobuf"},
@@ -58,7 +59,7 @@ ARROWS = {
     | NODE
     | {"amdgpu", "cgroup", "masking", "rdma_names", "sandbox", "worker_log"},
     "records": FOUNDATION,
-    "runner": NODE | {"confinement", "sandbox", "probes"},
+    "runner": NODE | {"confinement", "exporter_hangs", "sandbox", "probes"},
     "catalog": FOUNDATION,
     "kernel_text": FOUNDATION | {"probes"},
     "kmsg": NODE | {"catalog", "explain", "kernel_text", "probes", "rules"},
@@ -67,7 +68,7 @@ ARROWS = {
     "triage": FOUNDATION | {"catalog", "joblog"},
     "explain": FOUNDATION
     | {"catalog", "probes", "rules", "joblog", "triage", "tsdb", "timeline", "playbooks"}
-    | {"event_file"},
+    | {"event_file", "exporter_hangs"},
     "watch": {"environment", "file_writing", "untrusted"} | FOUNDATION | {"joblog", "triage"},
     "mcp": FOUNDATION,
     "doctor": FOUNDATION | {"catalog"},
