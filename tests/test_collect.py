@@ -699,6 +699,52 @@ class TestRun:
         assert "HTTP 400: no such field" in failure(dashboard)
 
 
+class TestTimeOfCalls:
+    """Beside what is asked of the nodes, a command calls the dashboard before and afterwards."""
+
+    def test_a_run_does_not_inherit_the_limit_of_the_one_before(
+        self, dashboard: FakeDashboard
+    ) -> None:
+        limits = []
+
+        class Watched(JobsApi):
+            def version(self) -> dict[str, Any]:
+                limits.append(self.limit)
+                return super().version()
+
+        job_that_prints(dashboard, {0: start_message(), END: END_MESSAGE})
+        ends(dashboard, "SUCCEEDED")
+        api, address = Watched(dashboard.url), Address(dashboard.url, "--address")
+        for _ in range(2):
+            with collect(api, address, asking(), lambda *_: None, lambda _: None):
+                pass
+        assert limits == [math.inf] * 2
+
+    @pytest.mark.parametrize("is_whole", [True, False])
+    def test_after_the_last_answer_of_slow_nodes_there_is_time_for_a_call(
+        self, dashboard: FakeDashboard, is_whole: bool
+    ) -> None:
+        """Not where the dashboard has fallen silent: that would cost what nobody waits for."""
+        clock = collect_module.time
+        messages = {0: start_message(node(1)), 1: packed(ANSWER)}
+        job_that_prints(dashboard, messages)
+        early = dashboard.log
+
+        def late(request: Mapping[str, Any]) -> str:
+            clock.now += DEADLINE_S  # type: ignore[attr-defined]
+            job_that_prints(dashboard, {**messages, END: END_MESSAGE} if is_whole else messages)
+            return dashboard.log(request)
+
+        def first(request: Mapping[str, Any]) -> str:
+            dashboard.log = late
+            return early(request)
+
+        dashboard.log = first
+        api, address = JobsApi(dashboard.url), Address(dashboard.url, "--address")
+        with collect(api, address, asking(), lambda *_: None, lambda _: None):
+            assert (api.limit - clock.monotonic() >= 1.0) is is_whole
+
+
 class TestWhichCluster:
     def test_job_that_joined_another_session(self, dashboard: FakeDashboard) -> None:
         start = start_message(node(1), session_name="session_of_somebody_else")

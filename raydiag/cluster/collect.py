@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import math
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from raydiag.untrusted import inflated
 
 _SLOW_START_S = 10.0  # from here on it is asked whether the head still lives
 _AFTER_DEADLINE_S = 0.8  # of the second that the command may take longer than its deadline
+_AFTER_END_S = 2.0  # for what is asked of the dashboard besides, once the nodes have answered
 _LATEST = 2.5e11  # Unix seconds; also no number that a time cannot be
 _MOST_FAILURES = 3  # looks at the job in a row, a second apart: the dashboard is gone
 _END = 999_999  # number of the coordinator's last message
@@ -66,6 +68,7 @@ def collect(
     `warn` gets a line when the job could not be ended: that changes no verdict.
     Raises CannotRun without a working cluster, UsageError for nodes that do not exist.
     """
+    api.limit = math.inf  # an earlier run on this dashboard has left its own
     version = api.version()
     nonce = secrets.token_hex(8)
     session = str(version.get("session_name") or "")
@@ -86,7 +89,9 @@ def collect(
         if start is None or not _is_start(start):
             raise CannotRun(f"the log of raydiag's job {job.id} is damaged: try again")
         submission.check_cluster(address, version, start)
-        patience_s = 1.5 if end else 0.0
+        if end:  # the dashboard answers: calls of now need not be over with the nodes
+            patience_s = 1.5
+            api.limit = max(api.limit, time.monotonic() + _AFTER_END_S)
         yield Collected(
             nodes=reports(start["nodes"], messages, request.probes, _ends(api, start["nodes"])),
             asked_at=start["time"],
