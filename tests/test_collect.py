@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import copy
+import itertools
 import json
 import math
 import subprocess
@@ -12,6 +13,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
@@ -685,6 +687,26 @@ class TestRun:
         message = failure(dashboard)
         is_told = message.startswith("the raylet of the head node is dead: health check failed")
         assert is_told is (state == "DEAD")
+
+    def test_a_slow_dashboard_is_asked_for_its_nodes_less_and_less(
+        self, dashboard: FakeDashboard
+    ) -> None:
+        """With a thousand nodes the list is its dearest reply, and it is late already."""
+        clock: Any = vars(collect_module)["time"]
+        asked_at: list[float] = []
+        take = dashboard.handle
+
+        def handle(http: BaseHTTPRequestHandler) -> None:
+            if http.path.startswith("/api/v0/nodes"):
+                asked_at.append(clock.now)
+            take(http)
+
+        dashboard.handle = handle  # type: ignore[method-assign]
+        assert "gave no answer" in failure(dashboard)
+        assert clock.now >= submission.START_LIMIT_S
+        assert 2 <= len(asked_at) <= 5 and 10 <= asked_at[0] < 13
+        waits = [later - earlier for earlier, later in itertools.pairwise(asked_at)]
+        assert waits == sorted(waits) and waits[-1] > 2 * waits[0]
 
     @pytest.mark.parametrize("reply", [Reply(body="{}"), Reply(body='{"status": null}')])
     @pytest.mark.slow

@@ -18,7 +18,9 @@ from raydiag.errors import AgentDead, CannotRun, ParseError, UsageError
 from raydiag.model import Node, NodeReport, NodeStatus, ProbeResult, Status, StuckReader, Unread
 from raydiag.untrusted import inflated
 
-_SLOW_START_S = 10.0  # from here on it is asked whether the head still lives
+# From here on it is asked whether the head still lives, again after as long and so on: the reply
+# lists all nodes, and a dashboard that is slow has enough to do.
+_SLOW_START_S = 10.0
 _AFTER_DEADLINE_S = 0.8  # of the second that the command may take longer than its deadline
 _AFTER_END_S = 2.0  # for what is asked of the dashboard besides, once the nodes have answered
 _LATEST = 2.5e11  # Unix seconds; also no number that a time cannot be
@@ -146,7 +148,8 @@ def _follow(
     decoder = frames.Decoder(nonce)
     messages: dict[int, dict[str, Any]] = {}
     job.api.limit = time.monotonic() + submission.START_LIMIT_S
-    next_look, slow_from = time.monotonic() + 1.0, time.monotonic() + _SLOW_START_S
+    submitted = time.monotonic()
+    next_look, next_head_look = submitted + 1.0, submitted + _SLOW_START_S
     status, failures = "PENDING", 0
     silence: Optional[AgentDead] = None
     while time.monotonic() < job.api.limit:
@@ -154,7 +157,8 @@ def _follow(
         # Looked at before the log is read: what an ended job has printed is then all there.
         if began > next_look:
             next_look = began + 1.0
-            if 0 not in messages and began > slow_from:
+            if 0 not in messages and began > next_head_look:
+                next_head_look = began + (began - submitted)
                 job.api.check_head()
             try:
                 status = str(job.api.job(job.id).get("status"))
