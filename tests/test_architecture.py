@@ -186,7 +186,6 @@ WRITES_FILES |= {f"tsdb/{one}.py" for one in ("connection", "private_directory",
 WRITES_FILES |= {"exporter/state.py", "exporter/main.py"}
 WRITES_FILES |= {"watch/watch_state.py"}  # what a watcher remembers, and its lock
 WRITES_FILES |= {"file_writing.py"}  # on behalf of these
-WRITES_FILES |= {"cluster/afterwards.py"}  # opens /dev/null for its output
 _WRITING_CALLS = {"os.replace", "os.rename", "os.remove", "os.link", "os.truncate", "os.chown"}
 _WRITING_NAMES = {"write_text", "write_bytes", "mkstemp", "mkdtemp", "NamedTemporaryFile"}
 _WRITING_NAMES |= {"TemporaryDirectory", "TemporaryFile", "rmtree", "copytree", "copyfile", "move"}
@@ -200,6 +199,7 @@ PRINTS = ("cli/", "render/", "cluster/coordinator.py")
 STARTS_PROCESSES = {
     "cli/pager.py",  # whatever shows the report on a terminal
     "cluster/actor.py",  # the node runner
+    "cluster/afterwards.py",  # an interpreter that lets Ray forget our job
     "cluster/local.py",  # the coordinator, where no Jobs API starts it
     "cluster/ssh.py",  # the system's ssh, for --ssh
     "sandbox.py",  # run_command, in a reader of its kind
@@ -213,7 +213,6 @@ STARTS_PROCESSES = {
 }
 # Never in a Ray worker, which has threads.
 FORKS = {
-    "cluster/afterwards.py",
     "sandbox.py",
     "exporter/program.py",
     "exporter/server.py",

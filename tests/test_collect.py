@@ -642,7 +642,10 @@ class TestRun:
         monkeypatch.setattr(jobs_api, "_MONITORED_S", 0.1)
         job_that_prints(dashboard, {0: start_message(), END: END_MESSAGE})
         ends(dashboard, "SUCCEEDED")
-        with run(dashboard):
+        dashboard.token = "planted-secret"
+        monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # no proxy reaches it
+        api, address = JobsApi(dashboard.url, dashboard.token), Address(dashboard.url, "--address")
+        with collect(api, address, asking(), lambda *_: None, lambda _: None):
             pass
         assert eventually(lambda: len(dashboard.forgotten) == 2)  # the monitor may be late
         assert set(dashboard.forgotten) == {job_id(dashboard)}
