@@ -28,6 +28,7 @@ from typing import Any, Optional
 
 from raydiag import confinement, probes, sandbox
 from raydiag.errors import ReadError
+from raydiag.exporter_hangs import gpu_timeouts, is_recent
 from raydiag.host import Host
 from raydiag.model import Status, Unread
 
@@ -36,7 +37,6 @@ _LAST_LOOK_S = 0.2  # at the node's deadline, at readers that were killed then
 # asks for a longer look.
 _GLANCE_S, _WATCH_S = 0.2, 1.0
 _RESERVE_S = 1.0  # before the node's deadline there is no time for a second sample
-_OFTEN, _RECENT_S = 3, 600.0  # timeouts of the exporter's GPU plugin; since its log changed
 _ANSWER_S, _LEAST_RUN_S = 0.4, 0.5  # for the answer to be there in time; for a run that is late
 
 
@@ -174,13 +174,13 @@ class Runner:
         return ""
 
     def _hung_exporter(self) -> str:
-        """Whether the exporter's GPU plugin has hung again and again, the last time just now."""
+        """Whether the exporter's GPU plugin has hung again and again, and may still do so."""
         outcome = self.outcomes.get("exporter", _Outcome())
         for record in outcome.records:
-            times = sum(n for plugin, n in record["timed_out"].items() if "gpu" in plugin)
-            age_s = record["log_age_s"]
-            if times >= _OFTEN and age_s is not None and age_s < _RECENT_S:
-                return f"the exporter's GPU plugin timed out {times} times, last {age_s:.0f} s ago"
+            times, age_s = gpu_timeouts(record["timed_out"]), record["log_age_s"]
+            if times and is_recent(age_s) is not False:
+                last = "it is not known when" if age_s is None else f"last {age_s:.0f} s ago"
+                return f"the exporter's GPU plugin timed out {times} times, {last}"
         return ""
 
     def _sample_again(self) -> None:

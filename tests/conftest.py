@@ -48,9 +48,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(autouse=True)
 def _nothing_outlasts_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process of the tests has threads, and a dashboard of theirs is soon gone."""
+    """A dashboard of a test is soon gone."""
     if "raydiag.cluster.jobs_api" in sys.modules:
-        monkeypatch.setattr("raydiag.cluster.jobs_api.do_afterwards", lambda work: None)
+        monkeypatch.setattr("raydiag.cluster.jobs_api.do_afterwards", lambda *_: None)
 
 
 @pytest.fixture

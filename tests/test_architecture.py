@@ -39,6 +39,7 @@ ARROWS = {
     "cgroup": NODE,
     "masking": set[str](),
     "rdma_names": set[str](),
+    "exporter_hangs": set[str](),
     "exposition": FOUNDATION,
     "protobuf": FOUNDATION,
     "event_file": FOUNDATION | {"protobuf"},
@@ -58,7 +59,7 @@ ARROWS = {
     | NODE
     | {"amdgpu", "cgroup", "masking", "rdma_names", "sandbox", "worker_log"},
     "records": FOUNDATION,
-    "runner": NODE | {"confinement", "sandbox", "probes"},
+    "runner": NODE | {"confinement", "exporter_hangs", "sandbox", "probes"},
     "catalog": FOUNDATION,
     "kernel_text": FOUNDATION | {"probes"},
     "kmsg": NODE | {"catalog", "explain", "kernel_text", "probes", "rules"},
@@ -67,7 +68,7 @@ ARROWS = {
     "triage": FOUNDATION | {"catalog", "joblog"},
     "explain": FOUNDATION
     | {"catalog", "probes", "rules", "joblog", "triage", "tsdb", "timeline", "playbooks"}
-    | {"event_file"},
+    | {"event_file", "exporter_hangs"},
     "own_command": set[str](),
     "watch": {"environment", "file_writing", "untrusted"}
     | FOUNDATION
@@ -190,7 +191,6 @@ WRITES_FILES |= {f"tsdb/{one}.py" for one in ("connection", "private_directory",
 WRITES_FILES |= {"exporter/state.py", "exporter/main.py"}
 WRITES_FILES |= {"watch/watch_state.py"}  # what a watcher remembers, and its lock
 WRITES_FILES |= {"file_writing.py"}  # on behalf of these
-WRITES_FILES |= {"cluster/afterwards.py"}  # opens /dev/null for its output
 _WRITING_CALLS = {"os.replace", "os.rename", "os.remove", "os.link", "os.truncate", "os.chown"}
 _WRITING_NAMES = {"write_text", "write_bytes", "mkstemp", "mkdtemp", "NamedTemporaryFile"}
 _WRITING_NAMES |= {"TemporaryDirectory", "TemporaryFile", "rmtree", "copytree", "copyfile", "move"}
@@ -204,6 +204,7 @@ PRINTS = ("cli/", "render/", "cluster/coordinator.py")
 STARTS_PROCESSES = {
     "cli/pager.py",  # whatever shows the report on a terminal
     "cluster/actor.py",  # the node runner
+    "cluster/afterwards.py",  # an interpreter that lets Ray forget our job
     "cluster/local.py",  # the coordinator, where no Jobs API starts it
     "cluster/ssh.py",  # the system's ssh, for --ssh
     "sandbox.py",  # run_command, in a reader of its kind
@@ -217,7 +218,6 @@ STARTS_PROCESSES = {
 }
 # Never in a Ray worker, which has threads.
 FORKS = {
-    "cluster/afterwards.py",
     "sandbox.py",
     "exporter/program.py",
     "exporter/server.py",

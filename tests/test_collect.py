@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import copy
+import itertools
 import json
 import math
 import subprocess
@@ -12,6 +13,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
@@ -640,7 +642,10 @@ class TestRun:
         monkeypatch.setattr(jobs_api, "_MONITORED_S", 0.1)
         job_that_prints(dashboard, {0: start_message(), END: END_MESSAGE})
         ends(dashboard, "SUCCEEDED")
-        with run(dashboard):
+        dashboard.token = "planted-secret"
+        monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # no proxy reaches it
+        api, address = JobsApi(dashboard.url, dashboard.token), Address(dashboard.url, "--address")
+        with collect(api, address, asking(), lambda *_: None, lambda _: None):
             pass
         assert eventually(lambda: len(dashboard.forgotten) == 2)  # the monitor may be late
         assert set(dashboard.forgotten) == {job_id(dashboard)}
@@ -686,6 +691,26 @@ class TestRun:
         is_told = message.startswith("the raylet of the head node is dead: health check failed")
         assert is_told is (state == "DEAD")
 
+    def test_a_slow_dashboard_is_asked_for_its_nodes_less_and_less(
+        self, dashboard: FakeDashboard
+    ) -> None:
+        """With a thousand nodes the list is its dearest reply, and it is late already."""
+        clock: Any = vars(collect_module)["time"]
+        asked_at: list[float] = []
+        take = dashboard.handle
+
+        def handle(http: BaseHTTPRequestHandler) -> None:
+            if http.path.startswith("/api/v0/nodes"):
+                asked_at.append(clock.now)
+            take(http)
+
+        dashboard.handle = handle  # type: ignore[method-assign]
+        assert "gave no answer" in failure(dashboard)
+        assert clock.now >= submission.START_LIMIT_S
+        assert 2 <= len(asked_at) <= 5 and 10 <= asked_at[0] < 13
+        waits = [later - earlier for earlier, later in itertools.pairwise(asked_at)]
+        assert waits == sorted(waits) and waits[-1] > 2 * waits[0]
+
     @pytest.mark.parametrize("reply", [Reply(body="{}"), Reply(body='{"status": null}')])
     @pytest.mark.slow
     def test_details_without_a_status(self, dashboard: FakeDashboard, reply: Reply) -> None:
@@ -697,6 +722,52 @@ class TestRun:
     def test_refused_submission(self, dashboard: FakeDashboard) -> None:
         dashboard.overrides["POST /api/jobs/"] = Reply(400, "no such field", "text/plain")
         assert "HTTP 400: no such field" in failure(dashboard)
+
+
+class TestTimeOfCalls:
+    """Beside what is asked of the nodes, a command calls the dashboard before and afterwards."""
+
+    def test_a_run_does_not_inherit_the_limit_of_the_one_before(
+        self, dashboard: FakeDashboard
+    ) -> None:
+        limits = []
+
+        class Watched(JobsApi):
+            def version(self) -> dict[str, Any]:
+                limits.append(self.limit)
+                return super().version()
+
+        job_that_prints(dashboard, {0: start_message(), END: END_MESSAGE})
+        ends(dashboard, "SUCCEEDED")
+        api, address = Watched(dashboard.url), Address(dashboard.url, "--address")
+        for _ in range(2):
+            with collect(api, address, asking(), lambda *_: None, lambda _: None):
+                pass
+        assert limits == [math.inf] * 2
+
+    @pytest.mark.parametrize("is_whole", [True, False])
+    def test_after_the_last_answer_of_slow_nodes_there_is_time_for_a_call(
+        self, dashboard: FakeDashboard, is_whole: bool
+    ) -> None:
+        """Not where the dashboard has fallen silent: that would cost what nobody waits for."""
+        clock: Any = vars(collect_module)["time"]
+        messages = {0: start_message(node(1)), 1: packed(ANSWER)}
+        job_that_prints(dashboard, messages)
+        early = dashboard.log
+
+        def late(request: Mapping[str, Any]) -> str:
+            clock.now += DEADLINE_S
+            job_that_prints(dashboard, {**messages, END: END_MESSAGE} if is_whole else messages)
+            return dashboard.log(request)
+
+        def first(request: Mapping[str, Any]) -> str:
+            dashboard.log = late
+            return early(request)
+
+        dashboard.log = first
+        api, address = JobsApi(dashboard.url), Address(dashboard.url, "--address")
+        with collect(api, address, asking(), lambda *_: None, lambda _: None):
+            assert (api.limit - clock.monotonic() >= 1.0) is is_whole
 
 
 class TestWhichCluster:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,15 @@ import pytest
 from raydiag.cli import main
 from tests import schemas
 from tests.cluster import fake_node
+from tests.fake_dashboard import (
+    END,
+    FakeDashboard,
+    Reply,
+    framed,
+    node,
+    packed,
+    start_message,
+)
 from tests.incidents import tsdb
 from tests.incidents.generate import generate
 
@@ -131,3 +140,51 @@ def test_a_jobs_metrics_alone_confirm_by_two_kinds_of_series(
     assert node["onset"]["metric"] == pytest.approx(incident.truth.onset, abs=60)
     assert "none was asked: whether they are clean is not known" in node["others"]
     assert found["job"].startswith("gpu-driver-fault")
+
+
+# ---- what nodes are asked
+
+
+@pytest.fixture
+def dashboard() -> Iterator[FakeDashboard]:
+    """A cluster of one node that answers whatever it is asked: there is nothing."""
+    server = FakeDashboard()
+    server.status = "SUCCEEDED"
+    server.jobs = [{"submission_id": "raysubmit_x", "status": "RUNNING", "start_time": 1000}]
+    server.log = _nothing_found
+    yield server
+    server.close()
+
+
+def _nothing_found(request: Mapping[str, Any]) -> str:
+    nothing = {"status": "ok", "duration_s": 0.1, "reason": "", "records": [], "unread": []}
+    answer = {"time": NOW, "cpu_s": 0.1, "pid": 7, "sandbox": {}, "stuck": []}
+    answer["probes"] = dict.fromkeys(request["node"]["probes"], nothing)
+    messages = {0: start_message(node(1)), 1: packed(answer), END: {"duration_s": 0.5}}
+    return "".join(f"{line}\n" for line in framed(request["nonce"], messages))
+
+
+def test_a_job_of_rays_is_looked_at_as_closely_as_a_cluster_that_is_named(
+    invoke: Invoke, dashboard: FakeDashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", dashboard.url)
+    invoke("raysubmit_x", "--force-ras", "--json")
+    asked = dashboard.carried()["request"]["node"]
+    assert asked["force_ras"] is True
+    assert "remapped" in asked["options"]["nvidia"]
+    assert "storage" not in asked["probes"]
+
+
+def test_what_all_nodes_said_is_kept_where_the_close_look_fails(
+    invoke: Invoke, dashboard: FakeDashboard
+) -> None:
+    def log(request: Mapping[str, Any]) -> str:
+        dashboard.overrides["POST /api/jobs/"] = Reply(500, "GCS is busy", "text/plain")
+        return _nothing_found(request)
+
+    dashboard.log = log
+    answer = invoke("--node", "node001", "--address", dashboard.url, "--json")
+    found = document(answer)
+    assert [one["host"] for one in found["nodes"]] == ["node001"]
+    assert answer[0] == 3  # not clean: nobody has looked closely
+    assert "GCS is busy" in json.dumps(found["coverage"])

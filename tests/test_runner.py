@@ -347,7 +347,13 @@ _EXPORTER = planted("yield History({'gpu_metrics_plugin': %d}, %s)", ", samples=
 
 @pytest.mark.parametrize(
     ("times", "age_s", "status"),
-    [(7, "25.0", "denied"), (2, "25.0", "ok"), (7, "90000.0", "ok"), (7, "None", "ok")],
+    [
+        (7, "25.0", "denied"),
+        (7, "1800.0", "denied"),  # as long as it counts as a sign of the fault
+        (7, "None", "denied"),  # nobody knows how old it is
+        (2, "25.0", "ok"),
+        (7, "90000.0", "ok"),
+    ],
 )
 def test_the_last_stage_is_skipped_where_the_exporters_readers_hang(
     tmp_path: Path, times: int, age_s: str, status: str

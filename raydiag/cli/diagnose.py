@@ -109,7 +109,7 @@ def collected(
         except NoSuchJob:
             if not live.may_be_of_ray(arguments, arguments.job):
                 raise
-            return live.examine_live(arguments, progress)
+            return live.examine_live(arguments, progress, requests)
         facts = read.read(job, make_selector, Classifier())
     return examine(facts, triage.when(facts, arguments), request)
 

@@ -54,7 +54,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Collect, check, show; returns the exit code."""
     from raydiag.cluster.collect import ProbeRequest, collect
     from raydiag.doctor import examined, exit_code
-    from raydiag.explain import diagnosis
     from raydiag.render.doctor import doctor_document, doctor_report
 
     progress = options.ProgressLine(arguments.quiet)
@@ -71,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
         snapshot = cluster_options.snapshot(collected, api, whole_cluster=select is None)
         set_up = _set_up(arguments, snapshot, collected.cluster, api)
     checks = examined(set_up)
-    covered = diagnosis.coverage(snapshot)
+    covered = set_up.coverage
     options.show(
         arguments,
         lambda: doctor_document(checks, set_up, covered, time.time()),
@@ -100,6 +99,7 @@ def _set_up(
         token_is_needed=token_is_needed,
         prometheus=_prometheus(arguments, snapshot),
         prometheus_program=program,
+        coverage=diagnosis.coverage(snapshot),
         raydiag_version=__version__,
         probes_asked=_PROBES,
     )

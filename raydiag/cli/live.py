@@ -9,7 +9,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,6 +46,7 @@ class _Call:
     progress: options.ProgressLine
     stack: contextlib.ExitStack
     requests: Sequence[ProbeRequest] = ()  # to the nodes; empty: all probes, on all of them
+    lost: list[HostUnread] = field(default_factory=list)  # what none of the sources tells
 
 
 @dataclass
@@ -126,7 +127,7 @@ def examine_live(
             no_metrics=server.reason,
             no_log=sources.no_log,
             nodes=sources.nodes,
-            unread=sources.unread,
+            unread=(*sources.unread, *call.lost),
             notes=() if sources.nodes is not None else sources.notes,
         )
         return examine(sources.facts, moment, request)
@@ -281,9 +282,13 @@ def probe_request(
 
 
 def _answers(call: _Call, api: ClusterAccess, address: Any) -> Collected:
-    """Of the first request, with the answers to later ones in place of those of the same nodes."""
+    """Of the first request, with the answers to later ones in place of those of the same nodes.
+
+    A later one that fails costs its own answers only, which is told.
+    """
     from raydiag import probes
     from raydiag.cluster.collect import collect
+    from raydiag.model import HostUnread, Status
 
     first, *closer = call.requests or (probe_request(probes.defaults()),)
     call.progress.say("asking the cluster ...")
@@ -295,7 +300,12 @@ def _answers(call: _Call, api: ClusterAccess, address: Any) -> Collected:
 
     collected = _collected(first)
     for request in closer:
-        looked_at = {report.node.node_id: report for report in _collected(request).nodes}
+        try:
+            looked_at = {report.node.node_id: report for report in _collected(request).nodes}
+        except CannotRun as error:
+            source = "a closer look at the nodes that were named"
+            call.lost.append(HostUnread("", source, Status.ERROR, str(error)))
+            continue
         nodes = [looked_at.get(report.node.node_id, report) for report in collected.nodes]
         collected = replace(collected, nodes=nodes)
     return collected

@@ -1,31 +1,36 @@
 """Work that may outlast a command by some seconds, so that nobody waits for it."""
 
 import contextlib
-import os
-from collections.abc import Callable
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from raydiag import environment
+
+_at_work: list[subprocess.Popen[bytes]] = []  # of this process, which may be a long one
 
 
-def do_afterwards(work: Callable[[], None]) -> None:
-    """Have a process of its own do that; it holds nothing of ours open. What it raises is lost.
+def do_afterwards(program: str, values: Mapping[str, Any], more: tuple[str, ...] = ()) -> None:
+    """Have a new interpreter run that; it holds nothing of ours open. What it raises is lost.
 
-    Forks, so only for a process with one thread. The child is not ours to wait for.
+    Not a fork: a process with threads must not. `program` is source that needs the standard library
+    alone. It gets `values` as JSON on its stdin, where `ps` does not show them, and of our
+    environment what every child gets and the variables named in `more`.
     """
-    child = os.fork()
-    if child:
-        os.waitpid(child, 0)
-        return
-    with contextlib.suppress(BaseException):
-        if os.fork() == 0:
-            _let_go()
-            work()
-    os._exit(0)
-
-
-def _let_go() -> None:
-    """Who waits for the end of our output, or for the terminal, waits no longer."""
-    os.setsid()
-    os.chdir("/")
-    null = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1, 2):
-        os.dup2(null, standard)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    _at_work[:] = [child for child in _at_work if child.poll() is None]
+    with contextlib.suppress(OSError):
+        child = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            env=environment.named(more),
+            start_new_session=True,
+        )
+        _at_work.append(child)
+        assert child.stdin is not None
+        with child.stdin as pipe:
+            pipe.write(json.dumps(values).encode())

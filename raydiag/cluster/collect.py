@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import math
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,8 +19,11 @@ from raydiag.errors import AgentDead, CannotRun, ParseError, UsageError
 from raydiag.model import Node, NodeReport, NodeStatus, ProbeResult, Status, StuckReader, Unread
 from raydiag.untrusted import inflated
 
-_SLOW_START_S = 10.0  # from here on it is asked whether the head still lives
+# From here on it is asked whether the head still lives, again after as long and so on: the reply
+# lists all nodes, and a dashboard that is slow has enough to do.
+_SLOW_START_S = 10.0
 _AFTER_DEADLINE_S = 0.8  # of the second that the command may take longer than its deadline
+_AFTER_END_S = 2.0  # for what is asked of the dashboard besides, once the nodes have answered
 _LATEST = 2.5e11  # Unix seconds; also no number that a time cannot be
 _MOST_FAILURES = 3  # looks at the job in a row, a second apart: the dashboard is gone
 _END = 999_999  # number of the coordinator's last message
@@ -67,6 +71,7 @@ def collect(
     `warn` gets a line when the job could not be ended: that changes no verdict.
     Raises CannotRun without a working cluster, UsageError for nodes that do not exist.
     """
+    api.limit = math.inf  # an earlier run on this dashboard has left its own
     version = api.version()
     nonce = secrets.token_hex(8)
     session = str(version.get("session_name") or "")
@@ -87,7 +92,9 @@ def collect(
         if start is None or not _is_start(start):
             raise CannotRun(f"the log of raydiag's job {job.id} is damaged: try again")
         submission.check_cluster(address, version, start)
-        patience_s = 1.5 if end else 0.0
+        if end:  # the dashboard answers: calls of now need not be over with the nodes
+            patience_s = 1.5
+            api.limit = max(api.limit, time.monotonic() + _AFTER_END_S)
         yield Collected(
             nodes=reports(start["nodes"], messages, request.probes, _ends(api, start["nodes"])),
             asked_at=start["time"],
@@ -143,7 +150,8 @@ def _follow(
     decoder = frames.Decoder(nonce)
     messages: dict[int, dict[str, Any]] = {}
     job.api.limit = time.monotonic() + submission.START_LIMIT_S
-    next_look, slow_from = time.monotonic() + 1.0, time.monotonic() + _SLOW_START_S
+    submitted = time.monotonic()
+    next_look, next_head_look = submitted + 1.0, submitted + _SLOW_START_S
     status, failures = "PENDING", 0
     silence: Optional[AgentDead] = None
     while time.monotonic() < job.api.limit:
@@ -151,7 +159,8 @@ def _follow(
         # Looked at before the log is read: what an ended job has printed is then all there.
         if began > next_look:
             next_look = began + 1.0
-            if 0 not in messages and began > slow_from:
+            if 0 not in messages and began > next_head_look:
+                next_head_look = began + (began - submitted)
                 job.api.check_head()
             try:
                 status = str(job.api.job(job.id).get("status"))

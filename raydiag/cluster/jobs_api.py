@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from importlib.resources import files
 from typing import Any, Optional, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -35,6 +36,8 @@ _TIMEOUT_S = (5.0, 20.0)  # connect, read
 # before comes back as FAILED.
 _MONITORED_S = 2.2
 _FORGETTING_S = 5.0
+_FORGETTING = files(__package__).joinpath("forgetting.py").read_text("utf-8")
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 _UNREACHED = re.compile(r"Cannot connect to host (\S+:\d+)")  # aiohttp's, of an agent
 _LOG_LINES = 100_000
 _LOG_BYTES = 64 << 20
@@ -203,7 +206,12 @@ class JobsApi:
         Without a forward nobody waits for that: a process of its own does it, within some seconds.
         """
         if self._through is None:
-            do_afterwards(lambda: _forget(JobsApi(self.url, self._token), submission_id))
+            told: dict[str, Any] = {
+                "url": f"{self._base}/api/jobs/{submission_id}",
+                "token": self._token,
+            }
+            told |= {"monitored_s": _MONITORED_S, "is_near": not self._session.trust_env}
+            do_afterwards(_FORGETTING, told, _PROXIES)
             return
         time.sleep(_MONITORED_S)
         self.limit = time.monotonic() + _FORGETTING_S
@@ -294,14 +302,6 @@ class JobsApi:
             f"{self._place} answers, but {path} is not that of a Ray dashboard: "
             "give the dashboard's URL with --address"
         )
-
-
-def _forget(api: JobsApi, submission_id: str) -> None:
-    """Delete, and once more: a monitor that was late has brought it back."""
-    for _ in range(2):
-        time.sleep(_MONITORED_S)
-        api.limit = time.monotonic() + _FORGETTING_S
-        api.delete(submission_id)
 
 
 def _node_end(row: Any) -> Optional[tuple[str, float]]:

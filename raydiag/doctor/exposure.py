@@ -31,7 +31,7 @@ def _endpoints(set_up: SetUp) -> CheckResult:
             "public-endpoints", _AREA, CheckStatus.PROBLEM, title,
             hosts_of(exposed), texts_of(exposed), _BIND,
         )  # fmt: skip
-    unseen = _without_records(set_up, "listeners")
+    unseen = set_up.without(lambda report: bool(report.records("listeners")))
     if unseen:
         title = "Listening sockets could not be read on every node"
         return CheckResult("public-endpoints", _AREA, CheckStatus.UNKNOWN, title, unseen)
@@ -50,16 +50,11 @@ def _endpoints(set_up: SetUp) -> CheckResult:
     return CheckResult("public-endpoints", _AREA, CheckStatus.OK, title)
 
 
-def _without_records(set_up: SetUp, probe: str) -> tuple[str, ...]:
-    """Hosts whose answer lacks a probe's records."""
-    return tuple(report.node.host for report in set_up.snapshot.nodes if not report.records(probe))
-
-
 def _node_addresses(set_up: SetUp) -> CheckResult:
     """Ray falls back to a public address where it finds no private one."""
     public = []
     for report in set_up.snapshot.nodes:
-        if _is_public(report.node.address):
+        if report.node.alive and _is_public(report.node.address):
             public.append(report.node)
     if not public:
         title = "All nodes are registered under private addresses"

@@ -1,11 +1,11 @@
 """What the checks look at, and what they answer."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from raydiag.model import Finding, NodeReport, Severity, Snapshot
+from raydiag.model import Coverage, Finding, NodeReport, Severity, Snapshot
 
 
 class CheckStatus(str, Enum):
@@ -60,6 +60,7 @@ class SetUp:
     token_is_needed: bool | None  # None: not asked, as of a temporary Ray
     prometheus: PrometheusSetUp
     prometheus_program: str  # path; "" without
+    coverage: Coverage  # of the nodes
     raydiag_version: str
     probes_asked: Sequence[str] = field(default_factory=tuple)
 
@@ -72,6 +73,15 @@ class SetUp:
     def answered(self) -> list[NodeReport]:
         """Nodes that said anything."""
         return [report for report in self.snapshot.nodes if report.probes]
+
+    def without(self, told: Callable[[NodeReport], bool]) -> tuple[str, ...]:
+        """Hosts that have not `told` something, or nothing at all.
+
+        Nodes that left on purpose are not missed.
+        """
+        silent = [blind.host for blind in self.coverage.blind]
+        partly = [report.node.host for report in self.answered if not told(report)]
+        return tuple(dict.fromkeys((*partly, *silent)))
 
     def findings_of(self, *classes: str) -> list[Finding]:
         """Findings of these classes that are more than a note."""

@@ -94,9 +94,7 @@ def _clocks(set_up: SetUp) -> CheckResult:
             "clocks", _AREA, CheckStatus.PROBLEM, "Clocks of nodes are off",
             hosts_of(skewed), texts_of(skewed), "start chrony or systemd-timesyncd on these nodes",
         )  # fmt: skip
-    unmeasured = tuple(
-        report.node.host for report in set_up.snapshot.nodes if report.clock_offset_s is None
-    )
+    unmeasured = set_up.without(lambda report: report.clock_offset_s is not None)
     if unmeasured:
         title = "Clocks of some nodes could not be measured"
         return CheckResult("clocks", _AREA, CheckStatus.UNKNOWN, title, unmeasured)

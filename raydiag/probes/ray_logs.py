@@ -17,6 +17,7 @@ Sample of a worker's file:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -45,6 +46,8 @@ _OTHERS = ("ray::IDLE", "ray::JobSupervi", "ray::RaydiagNod", "ray::DashboardA",
 _OWN_ACTOR = "RaydiagNodeActor"
 _HARMLESS = b"Failed to establish connection to the metrics exporter agent"
 _MOST_DRIVERS, _DRIVER_DAYS_S = 4, 86400.0
+_MOST_LOOKS = 400  # at files of drivers
+_UNIX_TIME = re.compile(r"(?<!\d)1\d{9}(?!\d)")
 _DRIVER_FILE = re.compile(r"job-driver-(?!raydiag-)(.+)\.log\Z")
 _WORKER_FILE = re.compile(r"worker-([0-9a-f]+)-([0-9a-f]{8})-(\d+)\.(out|err)\Z")
 
@@ -106,8 +109,12 @@ def ray_logs(host: Host, session_name: str = "") -> Iterator[Union[RayLog, Unrea
         for log in attempted(worker.files[0], _read_worker, host, session, worker, _SHORT_BYTES):
             if isinstance(log, RayLog) and log.step is not None:
                 yield log
-    for path in _newest_drivers(host, session):
+    drivers = _driver_logs(host, session)
+    for path in _newest_drivers(host, drivers[:_MOST_LOOKS]):
         yield from attempted(path, _read_driver, host, session, path)
+    if len(drivers) > _MOST_LOOKS:
+        reason = f"logs of {len(drivers) - _MOST_LOOKS} more jobs were not looked at"
+        yield Unread(f"{session.logs}/job-driver-*", Status.ERROR, reason)
     for component in ("raylet", "gcs_server"):
         path = f"{session.logs}/{component}.out"
         yield from attempted(path, _read_component, host, session, component, path)
@@ -379,12 +386,23 @@ def _age_s(stamp: Optional[float], now: float, changed_s: float) -> Optional[flo
     return now - stamp if stamp is not None and now - stamp >= changed_s - 5 else None
 
 
-def _newest_drivers(host: Host, session: Session) -> list[str]:
-    """What submitted jobs have printed within a day, the newest first."""
-    changed = {}
-    for name in filter(_DRIVER_FILE.match, host.listdir(session.logs)):
-        path = f"{session.logs}/{name}"
-        changed[path] = _changed(host, path)
+def _driver_logs(host: Host, session: Session) -> list[str]:
+    """What submitted jobs have printed: likely the newest first, by names and inode numbers alone.
+
+    A head may have thousands of them, and each `stat` takes its time where storage is slow.
+    """
+    begun = {}
+    with contextlib.suppress(OSError), os.scandir(host.path(session.logs)) as entries:
+        for entry in entries:
+            if _DRIVER_FILE.match(entry.name):
+                stamp = _UNIX_TIME.search(entry.name)
+                begun[f"{session.logs}/{entry.name}"] = (stamp[0] if stamp else "", entry.inode())
+    return sorted(begun, key=begun.__getitem__, reverse=True)
+
+
+def _newest_drivers(host: Host, paths: Sequence[str]) -> list[str]:
+    """Those of the logs that were written to within a day, the newest first."""
+    changed = {path: _changed(host, path) for path in paths}
     newest = sorted(changed, key=changed.__getitem__, reverse=True)[:_MOST_DRIVERS]
     return [path for path in newest if time.time() - changed[path] < _DRIVER_DAYS_S]
 

@@ -4,7 +4,8 @@ One line ties a fault of the hardware to the training: GPU, process, Ray worker,
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from operator import attrgetter
@@ -18,9 +19,11 @@ from raydiag.probes.ray_logs import RayLog
 from raydiag.rules.machines import Machine
 from raydiag.rules.visible_gpus import visible_gpus
 
-# Of actors' names and of what a worker calls itself: trainer_3, Trainer(rank=3).
-_RANK = re.compile(r"_(\d+)$|\brank[=:_]? ?(\d+)", re.IGNORECASE)
-_RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+# Of actors' names and of what a worker calls itself: Trainer(rank=3), trainer_3.
+_RANK = re.compile(r"\brank[=:_]? ?(\d{1,9})(?!\d)", re.IGNORECASE)
+_LAST_NUMBER = re.compile(r"_(\d{1,9})$")
+_OWN_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK")
+_INHERITED = "SLURM_PROCID"  # of a raylet that srun started, that of its node: names tell more
 
 
 class GpuName(NamedTuple):
@@ -53,10 +56,27 @@ def last_step(log: RayLog, read_at: float | None) -> str:
     return f"{text} ({at:%Y-%m-%d %H:%M:%S} UTC)"
 
 
-def rank_in(name: str) -> str:
-    """`3` of `trainer_3`; "" where a name tells none."""
-    rank = _RANK.search(name)
-    return next(filter(None, rank.groups()), "") if rank else ""
+def rank_in(name: str, workers: int) -> str:
+    """`3` of `Trainer(rank=3)` or `trainer_3`; "" where a name tells none.
+
+    A number at its end is no rank where there are not so many `workers`: `llama3_405`.
+    """
+    if rank := _RANK.search(name):
+        return rank[1]
+    number = _LAST_NUMBER.search(name)
+    return number[1] if number and int(number[1]) < workers else ""
+
+
+def rank_of(names: Iterable[str], place: Mapping[str, str], workers: int) -> str:
+    """By the variables of a process, else by what it is called; "" where nothing tells."""
+    variables = map(place.get, _OWN_VARIABLES)
+    told = (*variables, *(rank_in(name, workers) for name in names), place.get(_INHERITED))
+    return next(filter(None, told), "")
+
+
+def workers_by_class(snapshot: Snapshot) -> Counter[str]:
+    """How many actors of each class there are, or have been."""
+    return Counter(map(attrgetter("class_name"), snapshot.actors))
 
 
 @dataclass(frozen=True)
@@ -92,6 +112,7 @@ class Ranks:
             actor.pid: actor for actor in snapshot.actors if actor.node_id in ids and actor.alive
         }
         self._gpus = gpu_names(machine)
+        self._workers = workers_by_class(snapshot)
 
     def on_gpu(self, gpu: int) -> Rank | None:
         """The one that uses that GPU; None where several may, or nothing tells."""
@@ -127,9 +148,10 @@ class Ranks:
         names += [log.title, log.actor] if log else []
         names = [*filter(None, names), "a Ray worker"]
         place = process.place if process else {}
-        ranks = [*map(rank_in, names), *filter(None, map(place.get, _RANK_VARIABLES))]
+        class_name = actor.class_name if actor else log.actor if log else ""
+        rank = rank_of(names, place, self._workers[class_name])
         step = last_step(log, self._machine.read_at) if log else ""
-        return Rank(names[0], pid, next(filter(None, ranks), ""), step, why, tuple(gpus))
+        return Rank(names[0], pid, rank, step, why, tuple(gpus))
 
 
 def _placed_on(place: Mapping[str, str], uuids: Sequence[str]) -> tuple[Sequence[int], str]:

@@ -15,7 +15,7 @@ from raydiag.model import Actor, Snapshot
 from raydiag.probes.processes import RayProcess
 from raydiag.probes.ray_logs import RayLog
 from raydiag.rules.machines import Machine
-from raydiag.rules.ranks import last_step, rank_in
+from raydiag.rules.ranks import last_step, rank_of, workers_by_class
 
 _COMM_LENGTH = 15  # the kernel cuts names of processes there
 _TITLE = "ray::"  # Ray titles its workers "ray::<class>" and "ray::<class>.<method>"
@@ -43,6 +43,7 @@ class RayProcesses:
     processes: Mapping[int, RayProcess]
     actors: Sequence[Actor]  # dead ones too
     steps: Mapping[int | None, str] = field(default_factory=dict)  # last step by pid, in words
+    workers: Mapping[str, int] = field(default_factory=dict)  # of the whole cluster, by class
 
     @classmethod
     def of(cls, snapshot: Snapshot, machine: Machine) -> RayProcesses:
@@ -52,7 +53,8 @@ class RayProcesses:
         actors = [actor for actor in snapshot.actors if actor.node_id in ids]
         logs = reversed(machine.records(RayLog))  # of several with one pid the first
         steps = {log.pid: last_step(log, machine.read_at) for log in logs}
-        return cls({record.pid: record for record in records}, actors, steps)
+        processes = {record.pid: record for record in records}
+        return cls(processes, actors, steps, workers_by_class(snapshot))
 
     def victim(self, pid: int, name: str | None, time_s: float, killed: bool) -> Victim | None:
         """The Ray process with that pid and kernel name at that time; None when it is none.
@@ -95,7 +97,9 @@ class RayProcesses:
         return Victim(f"a child of {worker.description}", worker.task, certain)
 
     def _worker(self, actor: Actor, certain: bool) -> Victim:
-        rank, step = rank_in(actor.name), self.steps.get(actor.pid)
+        record, step = self.processes.get(actor.pid), self.steps.get(actor.pid)
+        place = record.place if record and actor.alive else {}
+        rank = rank_of([actor.name], place, self.workers.get(actor.class_name, 0))
         names = ", ".join(filter(None, (actor.name, rank and f"rank {rank}")))
         description = f"Ray worker {actor.class_name}"
         if names:

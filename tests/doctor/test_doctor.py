@@ -14,7 +14,7 @@ from raydiag.catalog.advisories import advisories, release_of
 from raydiag.doctor import examined, exit_code
 from raydiag.doctor.set_up import CheckStatus, PrometheusSetUp, ScrapeTarget, SetUp
 from raydiag.explain import diagnosis
-from raydiag.model import NodeReport, ProbeResult, Snapshot, Status, Unread
+from raydiag.model import NodeReport, NodeStatus, ProbeResult, Snapshot, Status, Unread
 from raydiag.probes.exporter import Exporter
 from raydiag.probes.listeners import Listener, Listeners
 from raydiag.probes.processes import RayProcess
@@ -23,7 +23,7 @@ from raydiag.render.doctor import doctor_document, doctor_report
 from raydiag.render.text import text
 from raydiag.tsdb.promql import duration_s
 from tests import schemas
-from tests.rules.snapshots import NOW, report
+from tests.rules.snapshots import NOW, dead, report
 
 PROBES = ("kernel_log", "d_state", "processes", "listeners", "versions", "exporter", "ras")
 PUBLIC = "198.211.5.7"
@@ -82,6 +82,7 @@ def set_up(*nodes: NodeReport) -> SetUp:
         token_is_needed=True,
         prometheus=PrometheusSetUp("http://127.0.0.1:9190", "", [target()]),
         prometheus_program="/usr/bin/prometheus",
+        coverage=diagnosis.coverage(snapshot),
         raydiag_version="0.1.0",
         probes_asked=PROBES,
     )
@@ -121,6 +122,25 @@ def test_a_good_set_up_is_all_well() -> None:
     assert len({check.id for check in checks}) == len(checks) >= 18
     assert exit_code(checks, everything_seen=True) == 0
     assert exit_code(checks, everything_seen=False) == 3
+
+
+def test_nodes_that_left_on_purpose_are_not_missed() -> None:
+    drained = "EXPECTED_TERMINATION: drained by the autoscaler"
+    left = [dead(f"gone{index}", drained, address=PUBLIC) for index in range(3)]
+    seen = set_up(node("n1", "10.0.0.1"), *left)
+    checks = examined(seen)
+    assert [check.id for check in checks if check.status is not CheckStatus.OK] == []
+    assert exit_code(checks, everything_seen=True) == 0
+
+
+def test_a_node_that_is_lost_or_silent_is_not_checked() -> None:
+    lost = dead("lost", "UNEXPECTED_TERMINATION: health check failed", address=PUBLIC)
+    silent = report("silent", address="10.0.0.3", status=NodeStatus.TIMEOUT)
+    checks = {check.id: check for check in examined(set_up(node("n1", "10.0.0.1"), lost, silent))}
+    for name in ("public-endpoints", "clocks"):
+        assert checks[name].status is CheckStatus.UNKNOWN
+        assert set(checks[name].hosts) == {"lost", "silent"}
+    assert checks["node-addresses"].status is CheckStatus.OK  # nobody talks to the lost one
 
 
 UNREAD_STACK = Unread("/proc/<pid>/wchan", Status.DENIED, "permission denied")

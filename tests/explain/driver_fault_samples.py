@@ -209,8 +209,9 @@ def investigated(
     *reports: NodeReport, all_series: Sequence[DriverSigns] = (), no_series: str = "none asked"
 ) -> Investigation:
     """The nodes judged, as `driver-fault` does."""
-    actors = [Actor("id-node002", 4242, "Trainer", "trainer_3", True)]
-    actors.append(Actor("id-node006", 4242, "Trainer", "trainer_11", True))
+    named = {"id-node002": "trainer_3", "id-node006": "trainer_11"}
+    actors = [Actor(node_id, 4242, "Trainer", name, True) for node_id, name in named.items()]
+    actors += [Actor("id-node001", 900 + rank, "Trainer", "", True) for rank in range(10)]
     snapshot = Snapshot(reports, NOW, None, actors)
     diagnosis = explain(snapshot)
     return investigate(

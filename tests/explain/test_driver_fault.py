@@ -141,8 +141,9 @@ def test_the_exporters_own_log_stands_in_for_series() -> None:
     hung: Exporter = exporter_record(timed_out={"gpu_metrics_plugin": 40}, log_age_s=20.0)
     found = only(investigated(node(2, oops(), exporter=[hung])))
     assert (found.verdict, SignKind.EXPORTER in kinds(found)) == (CONFIRMED, True)
-    old = replace(hung, log_age_s=90_000.0)
-    assert only(investigated(node(2, oops(), exporter=[old]))).verdict is SUSPECT
+    for age_s in (90_000.0, None):
+        old = replace(hung, log_age_s=age_s)
+        assert only(investigated(node(2, oops(), exporter=[old]))).verdict is SUSPECT
 
 
 def test_a_node_that_only_series_know() -> None:

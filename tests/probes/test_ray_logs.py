@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from raydiag.errors import Denied, NoData, ReadError
 from raydiag.host import Host
 from raydiag.model import Status, Unread
+from raydiag.probes import ray_logs as ray_logs_module
 from raydiag.probes.ray_logs import RayLog, ray_logs
 
 # Real kernel files whose reading fails for everybody, root included.
@@ -112,6 +113,36 @@ def test_ok_steps_that_the_driver_prints(node: Node) -> None:
     assert (record.component, record.path, record.job_id) == ("driver", path, "toy-1")
     assert (record.step, record.step_duration_s, record.pid) == (41, 3.412, None)
     assert record.step_age_s == pytest.approx(70, abs=5)
+
+
+def test_ok_thousands_of_jobs_cost_a_bounded_number_of_looks(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look at a file takes its time on slow storage. Ray's own logs are not counted."""
+    for number in range(1500):
+        node.log(f"job-driver-raysubmit_{number:016x}.log", STEP.format(1), age_s=90_000)
+    node.log("job-driver-raysubmit_zzzzzzzzzzzzzzzz.log", STEP.format(41), age_s=70)
+    look = ray_logs_module._changed
+    looked_at: list[str] = []
+
+    def _changed(host: Host, path: str) -> float:
+        looked_at.append(path)
+        return look(host, path)
+
+    monkeypatch.setattr(ray_logs_module, "_changed", _changed)
+    gaps = [item for item in node.read() if isinstance(item, Unread)]
+    assert 0 < len([path for path in looked_at if "job-driver" in path]) <= 400
+    assert [gap.reason for gap in gaps if "job-driver" in gap.source] == [
+        "logs of 1101 more jobs were not looked at"
+    ]
+
+
+def test_ok_of_many_jobs_those_whose_names_tell_the_newest_are_looked_at(node: Node) -> None:
+    for number in range(600):
+        node.log(f"job-driver-train-{1_700_000_000 + number}.log", STEP.format(1), age_s=90_000)
+    node.log("job-driver-train-1700000600.log", STEP.format(41), age_s=70)
+    (record,) = node.records()
+    assert (record.job_id, record.step) == ("train-1700000600", 41)
 
 
 def test_ok_fresh_log_with_an_old_step(node: Node) -> None:

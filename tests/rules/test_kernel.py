@@ -465,7 +465,7 @@ def test_two_ray_nodes_on_one_host_tell_of_one_fault() -> None:
 
 
 def test_killed_actor_is_named_with_its_rank() -> None:
-    (finding,) = judged(log(*OOM), actors=[actor(4242), actor(4243, 4)])
+    (finding,) = judged(log(*OOM), actors=[actor(4240 + rank, 1 + rank) for rank in range(5)])
     assert (finding.task, finding.pid) == ("maxtext_trainer_3", 4242)
     assert finding.confidence is Confidence.CONFIRMED
     assert (

@@ -47,10 +47,17 @@ def test_visible_gpus(place: Mapping[str, str], expected: Sequence[int] | None) 
 
 @pytest.mark.parametrize(
     ("name", "rank"),
-    [("maxtext_trainer_13", "13"), ("Trainer(rank=3)", "3"), ("Trainer", ""), ("rank: 4", "4")],
+    [
+        ("maxtext_trainer_13", "13"),
+        ("llama3_405", ""),
+        ("Trainer(rank=3)", "3"),
+        ("Trainer", ""),
+        ("rank: 4", "4"),
+        ("trainer_" + "9" * 5000, ""),
+    ],
 )
 def test_rank_in_a_name(name: str, rank: str) -> None:
-    assert rank_in(name) == rank
+    assert rank_in(name, 16) == rank
 
 
 def process(pid: int, worker_pid: int, place: Mapping[str, str]) -> RayProcess:
@@ -73,6 +80,11 @@ def worker_log(pid: int, step: int, **values: Any) -> RayLog:
 
 def actor(pid: int, rank: int, alive: bool = True) -> Actor:
     return Actor("id-x", pid, "Trainer", f"trainer_{rank}", alive)
+
+
+def elsewhere(count: int) -> list[Actor]:
+    """The workers of the other nodes."""
+    return [Actor("id-y", 900 + index, "Trainer", "", True) for index in range(count)]
 
 
 def node(
@@ -102,7 +114,7 @@ def findings(reported: NodeReport, *actors: Actor) -> list[Finding]:
 
 def test_a_ring_timeout_names_gpu_rank_and_last_step_in_one_line() -> None:
     places = {100 + gpu: {"HIP_VISIBLE_DEVICES": str(gpu)} for gpu in range(8)}
-    actors = [actor(100 + gpu, 8 + gpu) for gpu in range(8)]
+    actors = [*(actor(100 + gpu, 8 + gpu) for gpu in range(8)), *elsewhere(8)]
     reported = node(places, RING.format(ADDRESSES[5]))
     (finding,) = [f for f in findings(reported, *actors) if f.gpu == 5]
     assert (finding.failure_class, finding.task) == ("amdgpu-ring-timeout", "trainer_13")
@@ -141,9 +153,30 @@ def test_a_child_with_a_local_rank_is_its_own_rank() -> None:
 
 
 def test_the_only_worker_of_a_node_has_all_its_gpus() -> None:
-    rank = ranks(node({77: {}}), actor(77, 2)).on_gpu(5)
+    rank = ranks(node({77: {}}), actor(77, 2), *elsewhere(2)).on_gpu(5)
     assert rank is not None and (rank.rank, rank.task) == ("2", "trainer_2")
     assert rank.why == "the only worker on its node that trains"
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "rank"),
+    [
+        ("llama3_405", {"RANK": "2"}, "2"),
+        ("trainer_1", {"RANK": "2"}, "2"),  # the variable is what the training goes by
+        ("llama3_405", {}, ""),  # there are not so many workers
+        ("trainer_3", {}, "3"),
+        ("trainer_3", {"RANK": ""}, "3"),
+        ("Trainer(rank=405)", {}, "405"),  # it says what it is
+        ("trainer_3", {"SLURM_PROCID": "1"}, "3"),  # inherited from srun's raylet: its node's
+        ("llama3_405", {"SLURM_PROCID": "1"}, "1"),
+    ],
+)
+def test_a_number_in_a_name_is_a_rank_only_where_there_can_be_one(
+    name: str, place: Mapping[str, str], rank: str
+) -> None:
+    found = ranks(node({77: place}), Actor("id-x", 77, "Trainer", name, True), *elsewhere(3))
+    told = found.on_gpu(5)
+    assert told is not None and (told.rank, told.task) == (rank, name)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +207,7 @@ def test_a_killed_rank_has_its_last_step_in_the_same_line() -> None:
     reported = node({106: {}}, text, ray_logs=[worker_log(106, 419), ended])
     (finding,) = [
         f
-        for f in findings(reported, actor(105, 13, alive=False), actor(106, 14))
+        for f in findings(reported, actor(105, 13, alive=False), actor(106, 14), *elsewhere(14))
         if f.failure_class.startswith("oom-")
     ]
     assert finding.task == "trainer_13"

@@ -11,6 +11,7 @@ from operator import attrgetter
 
 from raydiag.catalog import kernel_table
 from raydiag.explain.driver_fault.types import Sign, SignKind
+from raydiag.exporter_hangs import gpu_timeouts, is_recent
 from raydiag.model import Confidence, Evidence, Finding, NodeReport, Observation, Snapshot
 from raydiag.playbooks.node_failure.driver import DriverSigns
 from raydiag.probes.exporter import Exporter
@@ -20,7 +21,6 @@ from raydiag.rules.machines import Machine
 from raydiag.timeline.queries import DMESG
 
 FAULT = "gpu-driver-fault"
-_RECENT_S, _OFTEN = 3600.0, 3  # of the exporter's log
 
 
 def signs_on_node(machine: Machine, snapshot: Snapshot) -> list[Sign]:
@@ -46,8 +46,8 @@ def _sign(kind: SignKind, finding: Finding) -> Sign:
 
 def _exporter_log(machine: Machine) -> Iterator[Sign]:
     for exporter in machine.records(Exporter):
-        count = sum(number for name, number in exporter.timed_out.items() if "gpu" in name)
-        if count >= _OFTEN and (exporter.log_age_s or 0.0) < _RECENT_S:
+        count = gpu_timeouts(exporter.timed_out)
+        if count and is_recent(exporter.log_age_s):
             text = f"the exporter's GPU plugin timed out {count} times since the exporter started"
             yield Sign(SignKind.EXPORTER, text, "/tmp/metrics_exporter.log")
 
