@@ -53,6 +53,7 @@ class LogEnd:
     step_duration_s: Optional[float] = None  # as that line has it
     step_stride: Optional[int] = None  # steps from one such line to the next; None: seen once
     step_line: str = ""
+    step_line_before: str = ""  # of the step before it
     step_stamp: Optional[float] = None  # that line's own time, Unix seconds
     step_is_last: bool = False  # nothing was written after that line
     buffered: bool = False  # ends in half a line
@@ -134,15 +135,17 @@ def _last_step(text: bytes, end: LogEnd) -> LogEnd:
     last = next(step_lines, None)
     if last is None:
         return end
-    previous = next((line for line in step_lines if line.form is last.form), None)
+    others = (line for line in step_lines if line.form is last.form and line.step != last.step)
+    previous = next(others, None)
     return replace(
         end,
         step_format=last.form.title,
         step=last.step,
         total_steps=last.total,
         step_duration_s=last.duration_s,
-        step_stride=max(1, abs(last.step - previous.step)) if previous else None,
+        step_stride=abs(last.step - previous.step) if previous else None,
         step_line=shown(last.line),
+        step_line_before=shown(previous.line) if previous else "",
         step_stamp=_timestamp_s(last.line),
         step_is_last=last.is_last,
     )

@@ -77,6 +77,14 @@ def test_last_step_and_its_time() -> None:
     assert parse_end(b"2026-99-12 19:58:10 completed step: 9, seconds: 3.0, x\n").step == 9
 
 
+def test_the_step_before_is_another_step() -> None:
+    line = b"completed step: %d, seconds: 1.5, loss: %d.0\n"
+    end = parse_end(line % (7, 1) + line % (8, 2) + line % (8, 2))
+    assert (end.step, end.step_stride) == (8, 1)
+    assert end.step_line_before == shown(line % (7, 1)).strip()
+    assert parse_end(line % (8, 2)).step_line_before == ""
+
+
 def test_progress_bar_is_one_line_that_is_written_over() -> None:
     bar = b"\rTraining:  %d%%|##  | %d/50 [00:23<02:24,  3.35s/it]"
     end = parse_end(b"start\n" + b"".join(bar % (2 * n, n) for n in range(9)))

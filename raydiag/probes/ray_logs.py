@@ -74,6 +74,7 @@ class RayLog:
     step_age_s: Optional[float] = None  # by the line's own time; of a last line as log_changed_s
     step_stride: Optional[int] = None  # steps from one such line to the next; None: seen once
     step_line: str = ""  # at most 300 characters, secrets masked, as all lines here
+    step_line_before: str = ""  # that of the step before it; "": not seen
     buffered: bool = False  # the end of `path` is half a line: output arrives late, in blocks
     errors: int = 0  # lines with words such as error or killed, last 64 KiB of each file
     error_lines: tuple[str, ...] = ()  # the last five of them

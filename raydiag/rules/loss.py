@@ -6,14 +6,15 @@ from collections.abc import Iterator
 
 from raydiag.model import Evidence, Finding, Snapshot
 from raydiag.probes.ray_logs import RayLog
-from raydiag.rules.machines import machines
+from raydiag.rules.machines import Samples, machines
 
 _NO_NUMBER = re.compile(r"\bloss['\"]?\s*[:=]\s*(?:nan|[-+]?inf(?:inity)?)\b", re.IGNORECASE)
+_SKIPPED = re.compile(r"\bskipped iterations:\s*[1-9]")
 _MOST_EVIDENCE = 4
 
 
 def diverged_loss(snapshot: Snapshot) -> Iterator[Finding]:
-    """One finding for all: ranks share their loss. Both samples, since a step may be skipped."""
+    """One finding for all: ranks share their loss. Two steps, since one may be skipped."""
     evidence = list(itertools.islice(_lines(snapshot), _MOST_EVIDENCE))
     if evidence and snapshot.job_start is not None:
         yield Finding("loss-divergence", evidence=tuple(evidence))
@@ -22,9 +23,22 @@ def diverged_loss(snapshot: Snapshot) -> Iterator[Finding]:
 def _lines(snapshot: Snapshot) -> Iterator[Evidence]:
     for machine in machines(snapshot):
         for samples in machine.newest(RayLog):
-            lines = (samples.first.step_line, samples.later.step_line)
-            if all(map(_NO_NUMBER.search, lines)) and _is_of_now(samples.first, snapshot):
-                yield machine.evidence(f"{machine.name}:{samples.later.path}", lines[1])
+            lines = _last_lines(samples)
+            is_lasting = len(lines) > 1 and all(map(_is_no_number, lines))
+            if is_lasting and _is_of_now(samples.first, snapshot):
+                yield machine.evidence(f"{machine.name}:{samples.later.path}", lines[-1])
+
+
+def _last_lines(samples: Samples[RayLog]) -> list[str]:
+    """Of different steps, as far as the two samples have them: the newest last."""
+    first, later = samples.first, samples.later
+    lines = [first.step_line] if first.step != later.step else []
+    return [*lines, *filter(None, [later.step_line_before]), later.step_line]
+
+
+def _is_no_number(line: str) -> bool:
+    """Loss scaling skips a step whose gradients are too large, and says so."""
+    return bool(_NO_NUMBER.search(line)) and not _SKIPPED.search(line)
 
 
 def _is_of_now(log: RayLog, snapshot: Snapshot) -> bool:

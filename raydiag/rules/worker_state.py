@@ -5,8 +5,11 @@ a timeout.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
+from statistics import median
 from typing import Any
 
 from raydiag import catalog
@@ -25,6 +28,7 @@ _ENDED = {
     "Z": "a zombie (state Z): it has exited and was not reaped",
     "X": "a zombie (state X): it has exited",
 }
+_NUMBERS = re.compile(r"\d+")
 _TITLE, _IDLE = "ray::", "ray::IDLE"
 
 
@@ -126,23 +130,46 @@ def dead_ranks(snapshot: Snapshot) -> Iterator[Finding]:
 def ended_children(snapshot: Snapshot) -> Iterator[Finding]:
     """What trained below a worker and has exited, while the job is late for its next step.
 
-    Data loaders that ended look the same, on all hosts alike: so only where one host has them.
+    That it trained, its peers show: the other hosts have more of its name that live. Helpers of one
+    rank that nobody reaped have none, data loaders that ended have ended on all hosts alike.
     """
     if not any(map(attrgetter("is_late"), paces(snapshot))):
         return
     ended = []
-    all_machines = machines(snapshot)
-    for machine in all_machines:
-        children = [each for each in machine.working_processes() if _is_ended_child(each)]
+    at_work = [machine for machine in machines(snapshot) if machine.working_processes()]
+    living = list(map(_living_children, at_work))
+    for index, machine in enumerate(at_work):
+        others = [*living[:index], *living[index + 1 :]]
+        children = [
+            process
+            for process in filter(_is_ended_child, machine.working_processes())
+            if _is_missed(_name(process), living[index], others)
+        ]
         if children:
             ended.append((machine, children))
-    if len(ended) == 1 and len(all_machines) > 1:
+    if len(ended) == 1:
         machine, children = ended[0]
         evidence = [
             machine.evidence(f"/proc/{child.pid}/stat", f"pid {child.pid} is {_ENDED['Z']}")
             for child in children
         ]
         yield machine.finding("worker-stopped", *evidence, variant="missing", pid=children[0].pid)
+
+
+def _living_children(machine: Machine) -> Counter[str]:
+    """How many of each name."""
+    processes = itertools.filterfalse(_is_ended_child, machine.working_processes())
+    return Counter(_name(process) for process in processes if process.role == "child")
+
+
+def _is_missed(name: str, here: Counter[str], others: Sequence[Counter[str]]) -> bool:
+    """Whether most other hosts have more children of that name that live."""
+    return bool(others) and median(counts[name] for counts in others) > here[name]
+
+
+def _name(process: RayProcess) -> str:
+    """Without the number of a rank."""
+    return _NUMBERS.sub("", process.comm)
 
 
 def _is_ended_child(process: RayProcess) -> bool:

@@ -297,7 +297,7 @@ def _of_series(case: TriageCase, outcome: TriageOutcome) -> Iterator[Finding]:
     jumped = jump(case.facts.steps)
     if divergence is None and jumped is not None:
         evidence = tuple(_divergence_line(case, jumped))
-        confidence = Confidence.LIKELY
+        confidence = Confidence.LIKELY if jumped.lasting else Confidence.POSSIBLE
         yield Finding("loss-divergence", evidence=evidence, confidence=confidence)
 
 

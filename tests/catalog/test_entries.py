@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from raydiag import catalog
@@ -70,6 +72,14 @@ def test_what_there_is_not_answers_with_the_nearest(asked: str, nearest: str) ->
     with pytest.raises(UsageError, match=f"the nearest is {nearest}") as refused:
         entry_of(asked)
     assert "\n" not in str(refused.value)
+
+
+def test_next_steps_name_no_file_of_one_repository() -> None:
+    of_one = re.compile(r"\b(?:docs|configs|scripts)/|\w\.(?:md|rst|sh)\b|EXTRA_DIRS")
+    named = []
+    for failure_class in catalog.failures().values():
+        named += list(filter(of_one.search, failure_class.next_steps))
+    assert named == []
 
 
 def test_every_id_has_an_entry_that_says_something() -> None:

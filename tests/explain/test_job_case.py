@@ -14,7 +14,7 @@ from raydiag.explain.job.request import DiagnosisRequest, TriagedJob
 from raydiag.explain.job_case import JobCase
 from raydiag.explain.names import by_name
 from raydiag.explain.verdict import explain
-from raydiag.model import Coverage, Finding, Observation, Window
+from raydiag.model import Confidence, Coverage, Finding, Observation, Window
 from raydiag.timeline.steps import MetricSteps
 from raydiag.triage.verdict import Moment
 from raydiag.tsdb.discovery_types import HostSeries
@@ -44,6 +44,20 @@ def test_nodes_that_go_on_long_after_the_last_step_are_not_healthy(
     late = case(series_end, [], 101)
     assert late.status == "running"
     assert explain(late).verdict.failure_class == told
+
+
+@pytest.mark.parametrize(("end", "told"), [(6.7, "healthy"), (7.9, "loss-divergence")])
+def test_a_loss_that_came_back_only_in_part_is_not_healthy(end: float, told: str) -> None:
+    losses = [*np.linspace(11.0, 6.7, 80), *np.linspace(6.7, 9.2, 20), *[9.2] * 40, *[end] * 40]
+    logged = steps(range(len(losses)), start=START, loss=losses)
+    last = 10.0 * len(losses)
+    seen = case(last, [], last + 1, steps=logged, last_time=START + last + 1)
+    assert seen.status == "running"
+    verdict = explain(seen).verdict
+    assert (verdict.failure_class, verdict.confidence is Confidence.CONFIRMED) == (
+        told,
+        told == "healthy",
+    )
 
 
 def test_steps_that_only_series_have_are_steps() -> None:

@@ -127,6 +127,39 @@ def test_a_rank_below_a_worker_that_has_exited_while_no_step_comes() -> None:
     assert with_ended_children("a", "b", "c", "d") == []
 
 
+def with_child(comm: str, others: str = "", *, ranks: int = 0) -> list[Finding]:
+    """One child of the first of four hosts that has ended, and what lives on it and the others."""
+    reports = []
+    for host in "abcd":
+        names = [f"rank{number}" for number in range(ranks)]
+        names += [others] if others and host != "a" else []
+        children = [
+            process(810 + number, role="child", comm=name, worker_pid=700)
+            for number, name in enumerate(names)
+        ]
+        if host == "a":
+            children.append(process(800, "Z", role="child", comm=comm, worker_pid=700, command=""))
+        reports.append(node(host, process(700), *children, ray_logs=[log(50, age_s=40.0)]))
+    return list(ended_children(job(*reports)))
+
+
+@pytest.mark.parametrize("comm", ["git", "nvidia-smi", "wandb-core", "python3"])
+def test_a_helper_that_was_not_reaped_is_no_rank(comm: str) -> None:
+    assert with_child(comm) == []
+    assert with_child(comm, ranks=2) == []
+
+
+def test_a_child_whose_peers_live_on_the_other_hosts_trained() -> None:
+    (finding,) = with_child("python3", "python3")
+    assert (finding.failure_class, finding.host, finding.pid) == ("worker-stopped", "a", 800)
+    (finding,) = with_child("rank7", "rank7", ranks=7)
+    assert finding.host == "a"
+
+
+def test_a_child_of_which_the_host_has_as_many_as_the_others_is_not_missed() -> None:
+    assert with_child("rank9", ranks=8) == []
+
+
 def test_a_worker_and_its_children_are_one_finding() -> None:
     children = [process(pid, "T", role="child", worker_pid=700) for pid in (801, 802)]
     (finding,) = stopped(process(700, "T"), *children)

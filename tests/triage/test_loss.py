@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -54,6 +55,69 @@ def test_a_jump_that_stays(losses: Sequence[float], first_step: int | None, tmp_
     if found is not None:
         assert found.lasting
         assert re.fullmatch(r"loss: (9\.5|3\.6|9\.79), (2\.0\d?|6\.03) at its lowest,", found.text)
+
+
+def noisy(losses: Sequence[float], share: float, seed: int = 5) -> list[float]:
+    """With noise of that share, as batches differ."""
+    numbers = random.Random(seed)
+    return [loss * (1 + share * numbers.gauss(0, 1)) for loss in losses]
+
+
+def ramp(start: float, end: float, count: int) -> list[float]:
+    return [start + (end - start) * number / count for number in range(count)]
+
+
+LEARNT = [4.3 * 0.95**step + 6.7 for step in range(120)]
+PARTLY = [*LEARNT, *ramp(6.7, 9.2, 20), *[9.2] * 30, *ramp(9.2, 7.9, 30), *[7.9] * 40]
+BACK = [*LEARNT, *ramp(6.7, 9.2, 20), *[9.2] * 30, *ramp(9.2, 6.7, 60), *[6.7] * 40]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.03])
+@pytest.mark.parametrize("stride", [1, 4])
+@pytest.mark.parametrize("until", [len(PARTLY), 200, 220])
+def test_a_loss_that_rose_far_and_came_back_only_in_part(
+    share: float, stride: int, until: int, tmp_path: Path
+) -> None:
+    losses = noisy(PARTLY[:until], share)[::stride]
+    found = jump(facts_of(log(losses), tmp_path).steps)
+    assert found is not None
+    assert not found.lasting or until == 200
+    assert 115 // stride <= found.step <= 160 // stride
+    if until == len(PARTLY) and not share:
+        text = r"loss: 7\.9, 6\.7\d? at its lowest, 9\.2 at its highest since,"
+        assert re.fullmatch(text, found.text)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("losses", "share"),
+    [
+        (LEARNT, 0.03),
+        (BACK, 0.03),
+        ([*ramp(11.0, 7.0, 30), *ramp(7.0, 9.5, 25), *ramp(9.5, 5.0, 200)], 0.02),
+        ([*LEARNT, *ramp(6.7, 7.5, 400)], 0.03),
+        ([*FALLS, *[2.7] * 60, *ramp(2.7, 2.3, 100)], 0.03),
+        ([*FALLS, *[3.2] * 3, *[2.0] * 60], 0.03),
+        ([2.0 * 0.97**step + 0.4 for step in range(300)], 0.25),
+        ([1.0 - 0.05 * step for step in range(40)] + [-0.3, 0.4, -0.6, 0.5] * 20, 0.1),
+        ([3.0 * 0.97**step + 1.8 for step in range(60)], 0.10),
+    ],
+    ids=[
+        "noise",
+        "back",
+        "warm-up",
+        "drift",
+        "new data",
+        "spike",
+        "fine-tuning",
+        "below zero",
+        "experts",
+    ],
+)
+def test_what_every_training_does_is_no_jump(
+    losses: Sequence[float], share: float, seed: int, tmp_path: Path
+) -> None:
+    assert jump(facts_of(log(noisy(losses, share, seed)), tmp_path).steps) is None
 
 
 def test_without_steps_nothing_jumps() -> None:
