@@ -8,10 +8,10 @@ from __future__ import annotations
 import ast
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from raydiag import environment
@@ -82,21 +82,31 @@ def test_a_dry_run_gets_what_the_exporter_has_but_for_secrets(planted: Path) -> 
     assert "SITE_PLACE=x" in ran.output.split() and "planted-secret" not in ran.output, ran
 
 
+# A process of its own: Ray reads how it authenticates when it is imported, once.
+_WITH_A_TEMPORARY_RAY = """
+import os, sys, time
+import psutil
+from raydiag.cluster.local import throwaway_ray
+seen = sys.argv[1]
+with throwaway_ray() as ray:
+    children = psutil.Process().children(recursive=True)
+    assert any("raylet" in child.name() for child in children)
+    for child in children:
+        assert "planted-secret" not in str(child.environ())
+    ray.submit(f"cat /proc/$$/environ > {seen}", "x", {})
+    while ray.job("x")["status"] == "RUNNING":
+        time.sleep(0.05)
+assert os.environ["HF_TOKEN"] == "planted-secret"  # ours again
+"""
+
+
 @pytest.mark.cluster
 def test_a_temporary_ray_and_the_job_on_it(planted: Path) -> None:
     pytest.importorskip("ray")
-    from raydiag.cluster.local import throwaway_ray
-
-    with throwaway_ray() as ray:
-        children = psutil.Process().children(recursive=True)
-        assert any("raylet" in child.name() for child in children)
-        for child in children:
-            assert "planted-secret" not in str(child.environ())
-        ray.submit(f"cat /proc/$$/environ > {planted}/seen", "x", {})
-        while ray.job("x")["status"] == "RUNNING":
-            time.sleep(0.05)
+    command = [sys.executable, "-c", _WITH_A_TEMPORARY_RAY, str(planted / "seen")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode == 0, ended.stderr
     assert {"PATH", "RAY_ADDRESS", "RAY_AUTH_TOKEN"} <= names(planted / "seen")
-    assert os.environ["HF_TOKEN"] == "planted-secret"  # ours again
 
 
 def test_every_call_that_starts_a_program_names_its_environment() -> None:

@@ -94,7 +94,7 @@ def left_by_a_watcher(path: Path) -> Path:
     events = [event_document("7", "problem", secret, True, now) for secret in SECRETS]
     alarms = {f"io-error {secret}": now for secret in SECRETS}
     memory = Memory(f"job {SECRETS[0]}", now, alarms=alarms)
-    write_state(path, WatchState(memory, ["watch", SECRETS[3]], events))
+    write_state(path, WatchState(memory, ["watch", SECRETS[3]], "/", events))
     return path
 
 
