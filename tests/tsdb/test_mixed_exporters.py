@@ -158,7 +158,7 @@ def test_the_exporters_that_end_are_named_whichever_they_are(site: Site) -> None
     site.has("count(count_over_time((up == 0)[4m:1s]) > 25) == 2")
     early = site.diagnose()
     site.skip_if_late()
-    # Half a minute after the end, of hosts that were seen for a minute only, it may look as missing.
+    # Half a minute after the end a host that was seen for a minute only may look as missing.
     named = early["verdict"]["class"] in ("exporter-down", "host-missing")
     assert early["verdict"]["class"] == "healthy" or named, told(early)
     assert not named or early["verdict"]["hosts"] == ended, told(early)
