@@ -17,7 +17,7 @@ _Kind = TypeVar("_Kind", Severity, Confidence)
 FAMILIES = {"xid": "Xid", "sxid": "SXid"}
 # What a repetition in a pattern spans at most, so that no line takes quadratic time.
 _BOUNDED = {
-    r"(?<!\\)\.\*": ".{0,400}",
+    r"(?<!\\)\.\*": ".{0,300}",
     r"(?<![\\\[\w])\\d\+": r"\\d{1,20}",
     r"(?<![\\\[])\\S\*": r"\\S{0,200}",
 }
