@@ -194,7 +194,9 @@ class _Watcher:
             return 0 if memory.ended == "completed" else 1
         if self._is_used_up():
             self.state.memory = replace(memory, gave_up=True)
-            self._tell_line("given-up", f"gave up after {memory.looks} looks: the job goes on")
+            self._tell_line(
+                "given-up", f"gave up at look {memory.looks}: no end of the job was seen"
+            )
             return 1
         spent = time.monotonic() - began + self.arguments.every
         if self.arguments.slice is not None and spent > self.arguments.slice:

@@ -95,7 +95,7 @@ def test_looks_and_slices_have_an_end(place: Path, capsys: pytest.CaptureFixture
     assert main(["watch", "41-demo.log", *FAST, "--ticks", "2"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert "look 1 of 2  running  step 19 of 500  10 s/step" in lines[0]
-    assert lines[-1].endswith("NOTE given-up: gave up after 2 looks: the job goes on")
+    assert lines[-1].endswith("NOTE given-up: gave up at look 2: no end of the job was seen")
     # The slice is over after each look, and the next call goes on.
     sliced = ["watch", "41-demo.log", *FAST, "--restart", "--slice", "0.1s", "--ticks", "3"]
     assert main(sliced) == 3
@@ -141,13 +141,13 @@ def test_who_gave_up_begins_anew(place: Path, capsys: pytest.CaptureFixture[str]
     log(place, header() + recent_steps(20))
     for _ in range(2):
         assert main(["watch", "41-demo.log", *FAST, "--ticks", "2"]) == 1
-        assert "gave up after 2 looks" in capsys.readouterr().out
+        assert "gave up at look 2" in capsys.readouterr().out
 
 
 def test_a_span_ends_by_the_clock(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log(place, header() + recent_steps(20))
     assert main(["watch", "41-demo.log", *FAST, "--for", "0.1s"]) == 1
-    assert "gave up after 1 looks" in capsys.readouterr().out
+    assert "gave up at look 1" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("option", [(), ("--restart",)])
