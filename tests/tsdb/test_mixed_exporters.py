@@ -158,14 +158,12 @@ def test_the_exporters_that_end_are_named_whichever_they_are(site: Site) -> None
     site.has("count(count_over_time((up == 0)[4m:1s]) > 25) == 2")
     early = site.diagnose()
     site.skip_if_late()
-    # Half a minute after the end a host that was seen for a minute only may look as missing.
-    named = early["verdict"]["class"] in ("exporter-down", "host-missing")
-    assert early["verdict"]["class"] == "healthy" or named, told(early)
-    assert not named or early["verdict"]["hosts"] == ended, told(early)
+    # Half a minute after the end it may look as missing, or as nothing: nobody else is accused.
+    assert set(early["verdict"]["hosts"]) <= set(ended), told(early)
     site.has("count(count_over_time((up == 0)[4m:1s]) > 130) == 2")
     document = site.diagnose()
     verdict = document["verdict"]
     site.skip_if_late()
     # A host has no other series here, so that its own death would look the same.
-    assert verdict["class"] in ("exporter-down", "node-death"), told(document)
-    assert verdict["hosts"] == ended, told(document)
+    assert verdict["class"] in ("exporter-down", "node-death", "host-missing"), told(document)
+    assert verdict["hosts"] and set(verdict["hosts"]) <= set(ended), told(document)
