@@ -41,7 +41,8 @@ _SLOW_STEP = 1.5  # times the usual step: that step paid for the save before it
 _SAVE_FACTOR = 3.0  # times the longest save seen: more is no save any more
 _SAVE_UNSEEN_S = 1800.0  # the same where none was seen
 FLAT_S = 300.0  # a gauge that varies and did not for so long, is not measured any more
-_FLAT_SAMPLES = 10
+_FLAT_SOONER_S, _FLAT_FACTOR = 60.0, 10.0  # or so many times as long as it ever did before
+_FLAT_SAMPLES, _LEARNED_RUNS = 10, 10
 
 
 def of_job(
@@ -154,20 +155,27 @@ def outside_training(
 
 
 def flat_runs(series: Series) -> Iterator[tuple[float, float]]:
-    """(first sample, last sample) of each time in which a gauge kept exactly one value.
+    """(first sample, last sample) of each time in which a gauge kept one value for too long.
 
-    `series` must be raw samples: a range query repeats the last one up to the server's lookback.
-    A gap ends a run. Not for gauges that may stand still, such as a port's state.
+    That is `FLAT_S`, or less where its earlier samples show how often it changes. `series` must be
+    raw samples: a range query repeats the last one up to the server's lookback. A gap ends a run.
+    Not for gauges that may stand still, such as a port's state.
     """
     if len(series) < _FLAT_SAMPLES:
         return
     gap_s = 2.5 * (series.spacing_s or 0.0)
     broken = (np.diff(series.values) != 0) | (np.diff(series.times) > gap_s)
     edges = np.flatnonzero(np.concatenate([[True], broken, [True]]))
-    for low, high in zip(edges[:-1], edges[1:] - 1, strict=True):
+    longest_s = 0.0
+    for count, (low, high) in enumerate(zip(edges[:-1], edges[1:] - 1, strict=True)):
         start, end = float(series.times[low]), float(series.times[high])
-        if high - low + 1 >= _FLAT_SAMPLES and end - start >= FLAT_S:
+        least_s = FLAT_S
+        if count >= _LEARNED_RUNS:
+            least_s = min(FLAT_S, max(_FLAT_SOONER_S, _FLAT_FACTOR * longest_s))
+        if high - low + 1 >= _FLAT_SAMPLES and end - start >= least_s:
             yield start, end
+        else:
+            longest_s = max(longest_s, end - start)
 
 
 def ghosts(host: str, scrape_duration: Series, confirming: Sequence[Series] = ()) -> list[Mask]:

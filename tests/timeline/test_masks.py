@@ -231,11 +231,27 @@ def test_repeated_samples_are_ghosts_until_the_exporter_comes_back() -> None:
     assert open_end.end == math.inf
 
 
+def test_cycles_that_always_changed_are_repeats_within_minutes() -> None:
+    (stale,) = ghosts("node1", cycles(500, 600))
+    assert stale.start == START + 500
+    every_cycle_twice = cycles(500, 600, every=5.0)
+    every_cycle_twice.values[1::2] = every_cycle_twice.values[::2]
+    (stale,) = ghosts("node1", every_cycle_twice)
+    assert stale.start == START + 500
+
+
+def test_cycles_that_often_stood_still_are_given_longer() -> None:
+    often_flat = cycles(500, 600)
+    often_flat.values[10:13] = often_flat.values[10]
+    assert ghosts("node1", often_flat) == []
+    assert ghosts("node1", cycles(50, 200)) == []  # how often it changes is not known yet
+
+
 def test_a_short_pause_a_hole_and_power_that_moves_are_no_ghosts() -> None:
-    assert ghosts("node1", cycles(500, 780)) == []
+    assert ghosts("node1", cycles(500, 540)) == []
     silent = cycles(500, 1000)
     keep = np.ones(len(silent), dtype=np.bool_)
-    keep[60:95] = False  # samples that were never taken repeat nothing
+    keep[55:95] = False  # samples that were never taken repeat nothing
     assert ghosts("node1", Series({}, silent.times[keep], silent.values[keep])) == []
     times = START + 10.0 * np.arange(200, dtype=np.float64)
     power = Series({}, times, 800.0 + np.arange(200.0))
