@@ -389,6 +389,7 @@ def test_module_is_an_entry_point() -> None:
         ("kmsg", "no/such/file", "--json"),
         ("triage", "--format=json", "--no-such-option"),
         ("tsdb", "info", "no/such/job", "--format", "json"),
+        ("triage", "no/such/job", "--format", "jsonl"),
     ],
 )
 def test_errors_are_json_where_json_was_asked_for(invoke: Invoke, words: Sequence[str]) -> None:
@@ -405,6 +406,32 @@ def test_json_is_short_for_its_format(invoke: Invoke, tmp_path: Path) -> None:
     log.write_text("[    1.000000] Linux version 5.15.0\n")
     code, out, _ = invoke("kmsg", str(log), "--json")
     assert (code, json.loads(out)["schema"]) == (0, "raydiag.kmsg/1")
+
+
+def test_lines_of_json_have_one_shape_for_one_job_and_for_several(
+    invoke: Invoke, tmp_path: Path
+) -> None:
+    for number in (1, 2):
+        (tmp_path / f"job{number}.log").write_text("completed step: 3, seconds: 1.0, loss: 2.5\n")
+    first, second = str(tmp_path / "job1.log"), str(tmp_path / "job2.log")
+    shapes = []
+    for names in ((first,), (first, second)):
+        code, out, _ = invoke("triage", *names, "--now", "log-end", "--format", "jsonl")
+        assert code in (0, 3)
+        documents = list(map(json.loads, out.splitlines()))
+        assert tuple(document["log"] for document in documents) == names
+        for document in documents:
+            schemas.fits(document, "triage")
+            shapes.append(document.keys())
+    assert shapes[0] == shapes[1] == shapes[2]
+
+
+def test_any_document_can_be_one_line(invoke: Invoke, tmp_path: Path) -> None:
+    log = tmp_path / "dmesg"
+    log.write_text("[    1.000000] Linux version 5.15.0\n")
+    _, out, _ = invoke("kmsg", str(log), "--format", "jsonl")
+    assert out.count("\n") == 1
+    schemas.fits(json.loads(out), "kmsg")
 
 
 def test_an_early_interrupt_ends_quietly() -> None:

@@ -120,8 +120,9 @@ def _configure(
 
 def _wants_json(words: Sequence[str]) -> bool:
     """Whether the command line asks for JSON; known before it is understood."""
-    pairs = zip(words, [*words[1:], ""])
-    return "--json" in words or "--format=json" in words or ("--format", "json") in pairs
+    pairs = set(zip(words, [*words[1:], ""]))
+    asking = {"--json", "--format=json", "--format=jsonl"}
+    return bool(asking.intersection(words) or pairs & {("--format", "json"), ("--format", "jsonl")})
 
 
 class _ErrorReport:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from raydiag.render.report import Report
 
 
-_FORMATS = ("text", "json", "markdown", "html")
+_FORMATS = ("text", "json", "jsonl", "markdown", "html")
 Pieces = Callable[[], Iterable[str]]
 _WAY_IN = (
     (
@@ -162,6 +162,10 @@ def _written(
         from raydiag.render.document import lines
 
         return lines(document())
+    if arguments.format == "jsonl":
+        from raydiag.render.document import one_line
+
+        return [one_line(document())]
     if arguments.format == "markdown":
         from raydiag.render.markdown import markdown_text
 

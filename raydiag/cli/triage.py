@@ -183,7 +183,8 @@ def when(facts: JobFacts, arguments: argparse.Namespace) -> Moment:
 
 
 def _show(arguments: argparse.Namespace, verdicts: Sequence[Verdict]) -> None:
-    from raydiag.render.triage import triage_document
+    from raydiag.render.document import one_line
+    from raydiag.render.triage import documents_of_jobs, triage_document
 
     if arguments.redact:
         from raydiag.render.redact_job import redacted_triage
@@ -193,6 +194,7 @@ def _show(arguments: argparse.Namespace, verdicts: Sequence[Verdict]) -> None:
         arguments,
         lambda: triage_document(verdicts, time.time()),
         lambda: _report(verdicts, arguments),
+        more_formats={"jsonl": lambda: map(one_line, documents_of_jobs(verdicts, time.time()))},
     )
 
 

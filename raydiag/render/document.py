@@ -73,6 +73,11 @@ def lines(document: Mapping[str, Any]) -> Iterator[str]:
     yield "}\n"
 
 
+def one_line(document: Mapping[str, Any]) -> str:
+    """The document as one line of JSON with its end, ASCII only. Secrets are masked."""
+    return f"{_json(masked_value(document))}\n"
+
+
 def error_line(message: str, exit_code: int) -> str:
     """Why a command could not run or what was wrong with its options, as one line of JSON."""
     error = {"message": message, "exit_code": exit_code}

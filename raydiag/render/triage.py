@@ -207,8 +207,14 @@ def _stored_series(verdict: Verdict) -> Iterator[str]:
 def triage_document(verdicts: Sequence[Verdict], generated_at: float) -> dict[str, Any]:
     """One job's object, or a document with a list of several."""
     if len(verdicts) == 1:
-        return {**document.head("triage", generated_at), **job_object(verdicts[0])}
+        return next(documents_of_jobs(verdicts, generated_at))
     return _jobs_document(verdicts, generated_at)
+
+
+def documents_of_jobs(verdicts: Sequence[Verdict], generated_at: float) -> Iterator[dict[str, Any]]:
+    """A document of each job: the same shape for one as for several."""
+    for verdict in verdicts:
+        yield {**document.head("triage", generated_at), **job_object(verdict)}
 
 
 def _jobs_document(verdicts: Sequence[Verdict], generated_at: float) -> dict[str, Any]:
