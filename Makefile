@@ -8,7 +8,7 @@ READY := .venv/.ready
 # Compiled tests are kept: each worker would else compile all of them, 12 s each, in each run.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: probe demo picture test unit prometheus lint soak fuzz audit live control bench figures man wheel pyz image clean
+.PHONY: probe demo picture test unit prometheus slurm lint soak fuzz audit live control bench figures man wheel pyz image clean
 
 # A problem found (1) and sources that could not be seen (3) are reports, not failures of make.
 probe: $(INSTALLED)
@@ -26,7 +26,7 @@ picture: $(READY) prometheus
 # Real programs may be late on a machine with other load: a test of them that fails is run once more,
 # and the summary shows why (RERUN). One that fails twice has failed. A file of cluster tests shares
 # its cluster; in the order of their names the long ones do not come last.
-test: lint unit
+test: lint unit slurm
 	$(BIN)/pytest -q -n 3 --reruns 1 --rerun-show-tracebacks -m 'slow and not cluster'
 	$(BIN)/pytest -q -n 2 --reruns 1 --rerun-show-tracebacks --dist loadfile --no-loadscope-reorder \
 	  -m cluster
@@ -38,6 +38,10 @@ unit: $(READY) prometheus
 # A real Prometheus for the tests of raydiag tsdb: of the machine, else unpacked below .cache.
 prometheus:
 	@.ci/fetch-prometheus .cache/prometheus
+
+# A real Slurm for the tests of deploy/slurm, unpacked below .cache.
+slurm:
+	@.ci/fetch-slurm .cache/slurm
 
 lint: $(READY)
 	$(BIN)/ruff check .
