@@ -21,7 +21,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple, Optional, Union
@@ -39,6 +39,7 @@ _HEAD_BYTES, _SHORT_BYTES = 1024, 64 << 10
 _LONG_BYTES = 256 << 10  # where the short end has no step
 _BUDGET_BYTES, _LEAST_BYTES = 8 << 20, 16 << 10  # of all ends together, and of each
 _MOST_WRAPPERS = 8  # between a worker and its raylet
+_MOST_ANCESTORS = 32  # between a process and its worker
 _MOST_WORKERS = 256
 _LOOKED_FOR_ENDED, _MOST_ENDED, _ENDED_S = 32, 8, 86_400.0  # files; workers; since they wrote last
 # Workers, as far as the kernel keeps their name, that do not train: idle, of Ray itself, and ours.
@@ -62,7 +63,7 @@ class RayLog:
     log_changed_s: float  # since the last change; supports a stall, a fresh change is no progress
     pid: Optional[int] = None  # of the worker, from the file's name; None for Ray's own logs
     process_age_s: Optional[float] = None  # since the worker was started
-    cpu_s: Optional[float] = None  # CPU time that the worker has used, without its children's
+    cpu_s: Optional[float] = None  # CPU time that the worker, and what lives below it, have used
     job_id: str = ""  # Ray's, 8 hex digits, from the first lines; of a driver its submission id
     actor: str = ""  # class of the actor or name of the task, from the first lines
     title: str = ""  # what the worker called itself last; mostly equal to `actor`
@@ -214,19 +215,35 @@ class _WorkerLogs(NamedTuple):
 
 def _live_workers(host: Host, session: Session) -> list[_WorkerLogs]:
     """Workers whose process lives and is not idle, the one that wrote last first."""
-    up_s = uptime_s(host)
+    up_s, files = uptime_s(host), _worker_files(host, session, alive=True)
+    cpu_s = _cpu_s(host, {pid for pid, _, _ in files})
     workers = []
-    for (pid, _, job_id), paths in _worker_files(host, session, alive=True).items():
+    for (pid, _, job_id), paths in files.items():
         stat = _stat(host, pid)
         if stat is None or stat.state == "Z" or stat.comm.startswith(_OTHERS):
             continue
         changed = max(_changed(host, path) for path in paths)
-        age_s, cpu_s = up_s - stat.start_s, stat.cpu_ticks / os.sysconf("SC_CLK_TCK")
+        age_s = up_s - stat.start_s
         # A number that was given to another process since: the log is older than the process.
         is_older = time.time() - changed > age_s + 2
         if _is_below(host, stat, session.raylet) and not is_older:
-            workers.append(_WorkerLogs(pid, job_id, tuple(paths), age_s, cpu_s, changed))
+            workers.append(_WorkerLogs(pid, job_id, tuple(paths), age_s, cpu_s[pid], changed))
     return sorted(workers, key=attrgetter("changed"), reverse=True)
+
+
+def _cpu_s(host: Host, workers: Collection[int]) -> dict[int, float]:
+    """CPU time of each worker and of what it has started, as far as that lives."""
+    stats, ticks = {}, dict.fromkeys(workers, 0)
+    for pid in process_ids(host) if workers else ():
+        if stat := _stat(host, pid):
+            stats[pid] = stat
+    for pid, stat in stats.items():
+        for _ in range(_MOST_ANCESTORS):
+            if pid in ticks:
+                ticks[pid] += stat.cpu_ticks
+                break
+            pid = stats[pid].ppid if pid in stats else 0
+    return {pid: count / os.sysconf("SC_CLK_TCK") for pid, count in ticks.items()}
 
 
 def _worker_files(

@@ -15,8 +15,8 @@ from typing import Any
 
 from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.ray_logs import RayLog
-from raydiag.probes.scheduler import SchedulerState
 from raydiag.rules.grades import confirmed_if, known, warning_if
+from raydiag.rules.loads import loads_beside, odd_workers
 from raydiag.rules.machines import Machine, Samples, machines
 
 _LEAST_STEPS = 3  # fewer steps behind are the difference between two moments
@@ -30,8 +30,6 @@ _NEWER_S = 60.0
 _MOST_EVIDENCE = 4
 _LATE_S, _LATE_STEPS = 30.0, 10.0  # no step for so long, and so many step times: it is not well
 _STALLED_S = 300.0
-_BUSY, _SPINS, _UNLIKE = 0.15, 0.3, 5.0  # of one CPU, on nodes that others load; times as much
-_LEAST_BUSY = 0.04  # on a node where many wait for a CPU: some of the kernel's clock ticks
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,6 @@ class _WorkerProgress:
     step: int
     advanced: int | None  # steps between the samples; None where that is not known
     interval_s: float  # between the samples
-    load: float | None = None  # CPUs that it used between the samples
 
     def pause_s(self, unknown: float = 0.0) -> float:
         """Seconds since its last step; `unknown` where nothing dates that."""
@@ -52,13 +49,6 @@ class _WorkerProgress:
     def is_moving(self, pause_s: float) -> bool:
         """Whether it made a step between the samples, or well within such a pause."""
         return bool(self.advanced) or self.pause_s(unknown=pause_s) < pause_s / 2
-
-    def scaled(self, load: float) -> float:
-        """What remains of a load on a node where more threads want to run than there are CPUs."""
-        for node in self.machine.records(SchedulerState):
-            share = 2 * node.cpus_allowed / max(1, node.running)
-            return max(_LEAST_BUSY, load * min(1.0, share))
-        return load
 
     @property
     def alike(self) -> tuple[str, ...]:
@@ -106,20 +96,11 @@ class _Group:
             return None
         return max(map(_least_pause_s, self.workers))
 
-    def unlike(self) -> list[_WorkerProgress]:
-        """The only one that is busy, or that sleeps, while none of them makes a step."""
+    @property
+    def is_late(self) -> bool:
+        """Whether none of them has made a step when it should have."""
         late_s = max(_LATE_S, _LATE_STEPS * (self.line_s or self.step_s or 0))
-        if min(map(_WorkerProgress.pause_s, self.workers)) < late_s or len(self.workers) < 3:
-            return []
-        if any(worker.load is None for worker in self.workers):
-            return []
-        ordered = sorted(self.workers, key=_load)
-        lowest, second, top = _load(ordered[0]), _load(ordered[1]), _load(ordered[-1])
-        if top >= ordered[-1].scaled(_BUSY) and top >= _UNLIKE * _load(ordered[-2]):
-            return ordered[-1:]
-        if second >= ordered[1].scaled(_SPINS) and second >= _UNLIKE * lowest:
-            return ordered[:1]
-        return []
+        return min(map(_WorkerProgress.pause_s, self.workers)) >= late_s
 
     def without(self, workers: Sequence[_WorkerProgress]) -> list[_WorkerProgress]:
         """All but these."""
@@ -188,7 +169,10 @@ def stragglers(snapshot: Snapshot) -> Iterator[Finding]:
     One finding for a host: what slows or stops one worker of a host mostly does so with all.
     """
     for group in _groups(snapshot):
-        behind = group.behind() or group.unlike()
+        behind = group.behind()
+        if not behind and group.is_late:
+            loads = loads_beside(snapshot, group.workers[0].log)
+            yield from odd_workers(loads, _onset(group.workers))
         peers = group.without(behind)
         by_host: dict[str, list[_WorkerProgress]] = {}
         for worker in behind:
@@ -284,11 +268,8 @@ def _progress(machine: Machine, samples: Samples[RayLog]) -> _WorkerProgress | N
         return None
     if not samples.seconds or later.step is None:
         return _WorkerProgress(machine, first, first.step, None, 0.0)
-    load = None
-    if first.cpu_s is not None and later.cpu_s is not None:
-        load = (later.cpu_s - first.cpu_s) / samples.seconds
     advanced = later.step - first.step
-    return _WorkerProgress(machine, later, later.step, advanced, samples.seconds, load)
+    return _WorkerProgress(machine, later, later.step, advanced, samples.seconds)
 
 
 def _step(worker: _WorkerProgress) -> int:
@@ -298,10 +279,6 @@ def _step(worker: _WorkerProgress) -> int:
 def _least_pause_s(worker: _WorkerProgress) -> float:
     """A step is no newer than the last change of the log."""
     return worker.pause_s(unknown=worker.log.log_changed_s)
-
-
-def _load(worker: _WorkerProgress) -> float:
-    return worker.load or 0.0
 
 
 def _is_newer(worker: _WorkerProgress, peers: Sequence[_WorkerProgress]) -> bool:

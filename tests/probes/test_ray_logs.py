@@ -35,11 +35,14 @@ class Node:
         (root / "proc").mkdir(exist_ok=True)
         (root / "proc/uptime").write_text(f"{UPTIME_S} 1000.0\n")
 
-    def process(self, pid: int, comm: str, ppid: int, cmdline: str = "", state: str = "S") -> None:
+    def process(
+        self, pid: int, comm: str, ppid: int, cmdline: str = "", state: str = "S", cpu_s: float = 0
+    ) -> None:
         directory = self.root / f"proc/{pid}"
         directory.mkdir()
         ticks = int((UPTIME_S - 1000) * os.sysconf("SC_CLK_TCK"))
-        rest = f"{ppid} 1 1 0 -1 4194560 1 0 0 0 5 5 0 0 20 0 9 0 {ticks} 1 1 1 0 0 0"
+        used = int(cpu_s * os.sysconf("SC_CLK_TCK"))
+        rest = f"{ppid} 1 1 0 -1 4194560 1 0 0 0 {used} 0 0 0 20 0 9 0 {ticks} 1 1 1 0 0 0"
         (directory / "stat").write_text(f"{pid} ({comm}) {state} {rest}\n")
         (directory / "comm").write_text(f"{comm}\n")
         (directory / "cmdline").write_text(cmdline)
@@ -102,6 +105,15 @@ def test_ok_worker_with_steps(node: Node) -> None:
     assert record.process_age_s == pytest.approx(1000, abs=1)
     assert record.whole
     assert record.size_bytes == len(MARKERS + STEP.format(117) + STEP.format(118) + MARKERS)
+
+
+def test_ok_what_a_worker_has_started_counts_as_its_load(node: Node) -> None:
+    node.worker(700, MARKERS + STEP.format(118))
+    node.worker(710, MARKERS + STEP.format(118))
+    node.process(701, "sh", 700, cpu_s=0.5)
+    node.process(702, "python", 701, cpu_s=90.0)
+    node.process(703, "python", 1, cpu_s=7000.0)
+    assert {record.pid: record.cpu_s for record in node.records()} == {700: 90.5, 710: 0.0}
 
 
 def test_ok_steps_that_the_driver_prints(node: Node) -> None:

@@ -226,6 +226,19 @@ def test_in_a_hang_the_one_that_does_otherwise(
     assert [finding.host for finding in found(*hung(*loads, age_s=age_s))] == accused
 
 
+def test_one_that_prints_no_steps_is_busy_while_the_one_that_does_waits() -> None:
+    """As Megatron has the last rank alone print."""
+    spins, prints = 0.97, 3
+    reports = []
+    for number, load in enumerate((0.02, spins, 0.01, 0.03)):
+        logs = [log(50 if number == prints else None, age_s=40.0, cpu_s=cpu_s)
+                for cpu_s in (90.0, 90.0 + 2 * load)]  # fmt: skip
+        reports.append(node(f"node{number}", logs[0], later=(logs[1],)))
+    (finding,) = found(*reports)
+    assert (finding.host, finding.pid, finding.onset) == ("node1", 700, NOW - 40)
+    assert "used 0.97 CPUs, while 3 others" in finding.evidence[0].text
+
+
 def driver(age_s: float | None, job: str = "toy-1", **values: Any) -> NodeReport:
     named = {"component": "driver", "pid": None, "job_id": job, "actor": "", "title": ""}
     return node("head", log(57, age_s=age_s, **{**named, **values}))

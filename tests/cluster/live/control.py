@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from math import comb
+from pathlib import Path
 from statistics import median
 
 from tests.cluster import namespaces
@@ -51,6 +52,7 @@ class Limp:
     stopped_s: float = 0.0  # of each turn; 0: it stays stopped
     runs_s: float = 0.0
     of_head: bool = False
+    command: str = ""  # those with this in their command line, as `pkill -f` chooses
 
 
 _DASHBOARD_AGENT, _RUNTIME_ENV_AGENT = "ray::DashboardAgent", "ray::RuntimeEnvAgent"
@@ -60,6 +62,8 @@ LIMPS = (
     Limp("raylet slower: stops 6 of 7 s", "raylet", 6.0, 1.0),
     Limp("runtime-env agent stopped", _RUNTIME_ENV_AGENT),
     Limp("dashboard agent stopped", _DASHBOARD_AGENT),
+    # A raylet's own command line holds those of its agents: who stops an agent so stops both.
+    Limp("stopped by the agent's file name", command="dashboard/agent.py"),
     Limp("head's runtime-env agent stopped", _RUNTIME_ENV_AGENT, of_head=True),
     Limp("head's dashboard agent stopped", _DASHBOARD_AGENT, of_head=True),
 )
@@ -135,9 +139,10 @@ def _probing(cluster: Cluster, hosts: Sequence[str]) -> Iterator[None]:
 @contextmanager
 def _limping(cluster: Cluster, hosts: Sequence[str], limp: Limp) -> Iterator[None]:
     """The process of each host stopped, all the time or in turns, until it is left."""
-    pids = [pid for host in hosts for pid in _named(cluster, host, limp.process)]
-    if limp.process and len(pids) < len(hosts):
-        raise RuntimeError(f"{limp.process} on {len(pids)} of {len(hosts)} hosts")
+    pids = [pid for host in hosts for pid in _chosen(cluster, host, limp)]
+    wanted = limp.process or limp.command
+    if wanted and len(pids) < len(hosts):
+        raise RuntimeError(f"{wanted} on {len(pids)} of {len(hosts)} hosts")
     end = threading.Event()
 
     def in_turns() -> None:
@@ -160,9 +165,18 @@ def _limping(cluster: Cluster, hosts: Sequence[str], limp: Limp) -> Iterator[Non
         _signal_all(pids, signal.SIGCONT)
 
 
-def _named(cluster: Cluster, host: str, name: str) -> list[int]:
-    """Processes of that name; the kernel keeps 15 characters of it."""
-    return [pid for pid in cluster.processes(host) if name and namespaces.comm(pid) == name[:15]]
+def _chosen(cluster: Cluster, host: str, limp: Limp) -> list[int]:
+    """The host's processes that limp; of a name the kernel keeps 15 characters."""
+    pids = cluster.processes(host)
+    if limp.command:
+        return [pid for pid in pids if limp.command in _command_line(pid)]
+    return [pid for pid in pids if limp.process and namespaces.comm(pid) == limp.process[:15]]
+
+
+def _command_line(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    return ""
 
 
 def _signal_all(pids: Sequence[int], number: int) -> None:
