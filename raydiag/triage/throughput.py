@@ -17,6 +17,7 @@ _SHORTEST_S = 30.0  # what passes sooner, or began later, is no level yet
 _BLOCKS = 24  # medians that the shape of the decline is read from
 _BLOCK_STEPS = 5  # at least
 _JUMP = 0.25  # of the whole drop, from one block to the next
+_FEW_BEFORE, _FEW_AFTER = 3, 5  # speeds that show a fall where a log has few, and each does
 _SPREAD = 1.4826  # median absolute deviation to standard deviation, for a normal distribution
 
 POINTS_AT: Mapping[str, str] = TABLES["throughput_points_at"]
@@ -36,15 +37,18 @@ def throughput(steps: LoggedSteps, period: int | None) -> Throughput | None:
     """
     unit, values = _measure(steps.series)
     speeds = _speeds(steps, values, period)
-    if len(speeds) < 2 * _WINDOW:
+    early, late = _early_and_late(speeds)
+    if not early:
         return None
-    early, late = speeds[:_WINDOW], speeds[-_WINDOW:]
     before, after = fmean(_values(early)), fmean(_values(late))
     if before <= 0:
         return None
     change = 100.0 * (after - before) / before
     degraded = change < -LOSS_PERCENT and _stays_low(_values(early), _values(late))
-    pattern, since = _decline(speeds, before) if degraded else _dip(speeds, before)
+    if len(speeds) < 2 * _WINDOW:
+        pattern, since = "constant", int(late[0].step)
+    else:
+        pattern, since = _decline(speeds, before) if degraded else _dip(speeds, before)
     if degraded and since is not None and _seconds_since(steps, since) < _SHORTEST_S:
         degraded, pattern, since = False, "steady", None
     return Throughput(
@@ -58,6 +62,17 @@ def throughput(steps: LoggedSteps, period: int | None) -> Throughput | None:
         since_step=since,
         degraded=degraded,
     )
+
+
+def _early_and_late(speeds: Sequence[_Speed]) -> tuple[Sequence[_Speed], Sequence[_Speed]]:
+    """The first and the newest ones; of a log with few lines all, where they fall clearly."""
+    if len(speeds) >= 2 * _WINDOW:
+        return speeds[:_WINDOW], speeds[-_WINDOW:]
+    for first_late in range(_FEW_BEFORE, len(speeds) - _FEW_AFTER + 1):
+        early, late = speeds[:first_late], speeds[first_late:]
+        if max(_values(late)) < (1 - LOSS_PERCENT / 100.0) * min(_values(early)):
+            return early, late
+    return (), ()
 
 
 def _values(speeds: Sequence[_Speed]) -> list[float]:
@@ -112,9 +127,15 @@ def _decline(speeds: Sequence[_Speed], before: float) -> tuple[str, int | None]:
 
 
 def _seconds_since(steps: LoggedSteps, since: int) -> float:
-    """What the steps from that one on took; infinite where that is not known of all."""
-    times = zip(steps.series.step, steps.series.seconds, strict=True)
-    total = sum(seconds for step, seconds in times if step >= since)
+    """What the steps from that one on took; infinite where that is not known of all.
+
+    Steps without a line of their own (Ray leaves out repeated ones) took as long as the next.
+    """
+    total, previous = 0.0, since - 1.0
+    for step, seconds in zip(steps.series.step, steps.series.seconds, strict=True):
+        if step >= since:
+            total += seconds * max(1.0, step - previous)
+            previous = step
     return total if math.isfinite(total) else math.inf
 
 

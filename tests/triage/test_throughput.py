@@ -79,6 +79,33 @@ def test_too_few_steps_tell_nothing() -> None:
     assert told([1000.0] * 25) is not None
 
 
+def of_few_lines(seconds: list[float], every: int = 11):  # type: ignore[no-untyped-def]
+    """As Ray prints a job of many ranks: one line of many, the rest is said to be repeated."""
+    return throughput(steps(range(0, every * len(seconds), every), seconds=seconds), None)
+
+
+def test_a_clear_fall_is_seen_in_few_lines() -> None:
+    one = of_few_lines([0.41, 0.457, 0.457, 0.46] + [0.6, 0.62, 0.645, 0.61, 0.605, 0.56])
+    assert (one.degraded, one.pattern, one.since_step) == (True, "constant", 44)
+
+
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        [0.41, 0.457, 0.46] + [0.6, 0.62, 0.645, 0.61, 0.605],  # two before it
+        [0.41, 0.457, 0.457, 0.46] + [0.6, 0.62, 0.61, 0.605],  # four after it
+        [0.41, 0.457, 0.61, 0.46, 0.62] + [0.6, 0.62, 0.45, 0.61, 0.605],  # it varies
+    ],
+)
+def test_few_lines_that_do_not_fall_clearly_tell_nothing(seconds: list[float]) -> None:
+    assert of_few_lines(seconds) is None
+
+
+def test_few_steps_are_slow_for_too_short() -> None:
+    one = of_few_lines([0.41, 0.457, 0.457, 0.46] + [0.6, 0.62, 0.645, 0.61, 0.605], every=1)
+    assert one is None or not one.degraded
+
+
 def test_step_time_stands_in_where_no_throughput_is_printed() -> None:
     seconds = [10.0] * 60 + [20.0] * 60
     one = throughput(steps(range(120), seconds, tokens=[nan] * 120), None)
