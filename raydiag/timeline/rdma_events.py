@@ -20,6 +20,7 @@ from raydiag.tsdb.series import Series
 
 BURST_PER_S = 1.0  # packets; fewer are noise unless they go on
 BEFORE_STALL_S, _INTO_STALL_S = 300.0, 120.0  # of a burst that may have set it off
+FLOOD_PER_S, _FLOOD_S = 100.0, 45.0  # packets that lasts to the end of what is known: no burst
 _BACKGROUND = 10.0  # times what all hosts do all the time
 _SAME_EVENT_S = 300.0  # timeouts so near to retransmits of the host are of the same event
 _PORT_SHARE = 0.6  # of a host's retransmits on one port, to name the port
@@ -44,6 +45,14 @@ class RdmaEvent:
     def notable(self) -> bool:
         """More than a few packets once."""
         return self.span.sustained or self.span.peak >= BURST_PER_S or self.timeouts_per_s > 0
+
+    @property
+    def lasts(self) -> bool:
+        """More than a burst: it went on for minutes, or for a while and at the end it still did."""
+        if self.span.sustained:
+            return self.span.peak >= BURST_PER_S
+        is_flood = self.span.peak >= FLOOD_PER_S and self.span.lasted_s >= _FLOOD_S
+        return is_flood and self.span.open
 
 
 def events(tables: MaskedTables) -> list[RdmaEvent]:

@@ -71,6 +71,15 @@ def test_a_burst_that_nothing_followed_is_a_remark() -> None:
     assert outcome.observations[0].finding.severity is Severity.INFO
 
 
+@pytest.mark.parametrize(("until", "serious"), [(LENGTH_S + 1, True), (LENGTH_S - 1800, False)])
+def test_a_flood_that_goes_on_at_the_end_is_no_burst(until: float, serious: bool) -> None:
+    world = World()
+    world.set("rdma-retransmits", 4000.0, until - 150, until, ["n2"])
+    outcome = world.judge(ONLY)
+    assert (classes(outcome, severe=True) == {"rdma-degraded"}) is serious
+    assert len(outcome.observations) == 1
+
+
 def test_a_little_on_all_hosts_all_the_time_is_background() -> None:
     world = World()
     world.set("rdma-retransmits", 2.0)

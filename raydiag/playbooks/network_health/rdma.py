@@ -11,7 +11,7 @@ from raydiag.playbooks.report_writer import ReportWriter, likely_if, remark_unle
 from raydiag.timeline import known_values
 from raydiag.timeline.answers import ResultTable, Subject
 from raydiag.timeline.queries import CQE, LINK_ERRORS, RETRY
-from raydiag.timeline.rdma_events import BURST_PER_S, RdmaEvent, is_slower, slowdown
+from raydiag.timeline.rdma_events import RdmaEvent, is_slower, slowdown
 from raydiag.timeline.run_timeline import RunTimeline
 from raydiag.timeline.threshold_spans import Span, first_spans, growths, sustained_by_host
 
@@ -181,8 +181,7 @@ def _report_host(
 def _is_serious(timeline: RunTimeline, events: Sequence[RdmaEvent]) -> bool:
     """More than a burst that nothing followed."""
     for event in events:
-        lasting = event.span.sustained and event.span.peak >= BURST_PER_S
-        if lasting or is_slower(event.slower) or timeline.is_before_stall(event.span):
+        if event.lasts or is_slower(event.slower) or timeline.is_before_stall(event.span):
             return True
     return False
 
@@ -193,7 +192,9 @@ def _confidence(events: Sequence[RdmaEvent]) -> Confidence:
         return Confidence.CONFIRMED
     if False in _recoveries(events):
         return Confidence.POSSIBLE
-    return likely_if(any(event.timeouts_per_s > 0 or event.span.sustained for event in events))
+    return likely_if(
+        any(event.timeouts_per_s > 0 or event.span.sustained or event.lasts for event in events)
+    )
 
 
 def _cleared(timeline: RunTimeline, events: Sequence[RdmaEvent]) -> bool:
@@ -209,7 +210,7 @@ def _recoveries(events: Sequence[RdmaEvent]) -> set[bool | None]:
 
 def _facts(event: RdmaEvent) -> Iterator[str]:
     yield f"{event.span.peak:.1f} packets/s retransmitted at most"
-    yield "sustained" if event.span.sustained else "in a burst"
+    yield "sustained" if event.lasts or event.span.sustained else "in a burst"
     if event.timeouts_per_s:
         yield f"up to {event.timeouts_per_s:.2f} ACK timeouts/s: cable, port or switch"
     if event.slower is not None:
