@@ -144,6 +144,17 @@ def test_an_exporter_that_stops_while_ray_goes_on() -> None:
     assert [(u.host, u.source) for u in coverage(made).unread] == [("node2", "hw_*")]
 
 
+@pytest.mark.parametrize(("every_s", "down"), [(EVERY, True), (15.0, False)])
+def test_so_many_scrapes_without_an_answer_are_enough(every_s: float, down: bool) -> None:
+    made = stack(until("node2", 3510))
+    families = tuple(
+        replace(family, resolution_s=every_s) for family in made.context.discovery.families
+    )
+    seldom = replace(made.context.discovery, families=families)
+    made = replace(made, context=replace(made.context, discovery=seldom))
+    assert (found(made) == [("exporter-down", "node2")]) is down
+
+
 def test_a_node_that_stops_altogether_is_no_matter_of_its_exporter() -> None:
     made = stack(until("node2", 2000, ("hw", "ray")))
     assert found(made) == []

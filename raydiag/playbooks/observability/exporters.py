@@ -20,7 +20,8 @@ from raydiag.tsdb.stack_logs import StackLine
 
 _SLOW_S, _TIMED_OUT_S, _FAST_S = 8.0, 11.5, 3.0  # duration of an exporter's cycle
 _SLOW_CYCLES = 3
-_SILENT_S = 120.0  # one source of a host silent for so long while the other goes on
+# One source of a host silent for so long while the other goes on: so many scrapes, within bounds.
+_SILENT_SCRAPES, _SILENT_S, _SILENT_AT_MOST_S = 8.0, 60.0, 120.0
 _RESTARTS = 2  # more than one is a habit
 _AHEAD_S, _SKEW_S = 3.0, 20.0  # of a clock, against Prometheus's and against the others'
 _YOUNG_PERCENT = 10.0  # of an exporter's cycles, the youngest when scraped: none hangs then
@@ -37,12 +38,16 @@ def exporter_down(stack: Stack) -> Iterator[Observation]:
             continue
         elif host in hw:
             silence = ray[host] - hw[host]
-            if silence > _SILENT_S:
+            if silence > _silent_s(stack):
                 yield _stopped(stack, host, hw[host], silence)
         elif not stack.is_scraped(host):
             text = "no hw_* of this host at all, although its Ray has metrics"
             evidence = [Evidence("hw_*", text), *log_evidence(stack.logs.of("port-taken", host))]
             yield observation("exporter-down", evidence, host, until=stack.end)
+
+
+def _silent_s(stack: Stack) -> float:
+    return min(_SILENT_AT_MOST_S, max(_SILENT_S, _SILENT_SCRAPES * stack.resolution_s))
 
 
 def _stopped(stack: Stack, host: str, last: float, silence: float) -> Observation:
@@ -70,7 +75,7 @@ def _silent_exporters(stack: Stack, host: str) -> Iterator[Observation]:
         text = f"no {prefix}* of this host, which most others have"
         is_down = 2 * len(_hosts_with(stack, prefix)) > len(stack.hosts)
         if own is not None:
-            last, is_down = own.last, newest - own.last > _SILENT_S
+            last, is_down = own.last, newest - own.last > _silent_s(stack)
             text = f"{prefix}* ends {newest - last:.0f} s before other series of this host"
         if is_down:
             evidence = [Evidence(prefix, text, last, last)]
