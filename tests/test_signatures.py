@@ -208,8 +208,8 @@ def test_groups_are_told_without_their_numbers() -> None:
         ),
         (  # Ray's ids are long
             "A worker died or was killed while executing a task by an unexpected system error. "
-            f"To troubleshoot the problem, check the logs for the dead worker. Lease ID: {'1f' * 32}"
-            f" Worker ID: {'2e' * 28} Node ID: {'3d' * 28} Worker IP address: 10.0.0.3 "
+            "To troubleshoot the problem, check the logs for the dead worker. Lease ID: "
+            f"{'1f' * 32} Worker ID: {'2e' * 28} Node ID: {'3d' * 28} Worker IP address: 10.0.0.3 "
             "Worker port: 10016 Worker PID: 1942 Worker exit type: SYSTEM_ERROR",
             {"ip": "10.0.0.3", "pid": "1942"},
         ),

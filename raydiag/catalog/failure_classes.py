@@ -53,6 +53,7 @@ class FailureClass:
     told_by_others: bool = False
     survivable: bool = False
     spares_the_job: bool = False
+    stops_its_process: bool = False
     whole_host: bool = False
     needs_two_signs: bool = False
     cluster_wide: bool = False

@@ -291,6 +291,7 @@ def choose(candidates: Sequence[CauseChain], case: JobCase) -> Choice | None:
             is_beside_the_job(root),
             symptom.distance(chain, case),
             chain.is_alone,
+            _is_outlived(root, case),
             -severity_of(root.finding).rank,
             _is_background(root, case),
             root.recovered,
@@ -328,6 +329,11 @@ def _is_background(root: Observation, case: JobCase) -> bool:
         return False
     early_s = _EARLY_SHARE * (window.end - window.start)
     return root.finding.onset - window.start < early_s and window.end - root.until < early_s
+
+
+def _is_outlived(root: Observation, case: JobCase) -> bool:
+    """It should have stopped a process of the job, and the job made steps since."""
+    return _class_of(root).stops_its_process and case.made_steps_since(root.finding.onset)
 
 
 def dated_first(observation: Observation) -> tuple[bool, float]:

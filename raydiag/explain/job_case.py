@@ -8,6 +8,7 @@ from raydiag.playbooks.observations import RuledOut
 
 _BROKEN = ("failed", "hanging")
 _LATE_STEPS, _LATE_S = 10.0, 30.0  # a step later than that is no sign of health
+_STEPS_SINCE, _SINCE_S = 3, 10.0  # show that something did not stop a job
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,15 @@ class JobCase:
         """Whether the next step did not come when it should have."""
         limit_s = max(_LATE_STEPS * (self.step_time_s or 0.0), _LATE_S)
         return self.silent_s is not None and self.silent_s > limit_s
+
+    def made_steps_since(self, onset: float | None) -> bool:
+        """Whether the job runs, and several of its steps ended after that moment."""
+        last_step_at, window = self.last_step_at, self.coverage.window
+        if self.silent_s is not None and window is not None:
+            last_step_at = max(last_step_at or 0.0, window.end - self.silent_s)
+        if onset is None or last_step_at is None or self.status != "running" or self.is_late:
+            return False
+        return last_step_at - onset > max(_STEPS_SINCE * (self.step_time_s or _LATE_S), _SINCE_S)
 
     @property
     def is_cut_undated(self) -> bool:

@@ -167,6 +167,18 @@ def test_a_driver_fault_hangs_no_job() -> None:
     assert judged(seen("gpu-driver-fault", "node2", 9)).verdict.failure_class == "gpu-driver-fault"
 
 
+@pytest.mark.parametrize(
+    ("last_step", "verdict"), [(1060, "gpu-driver-fault"), (1000, "amdgpu-ring-timeout")]
+)
+def test_a_ring_timeout_that_the_job_got_over_is_not_what_is_wrong(
+    last_step: float, verdict: str
+) -> None:
+    ring = seen("amdgpu-ring-timeout", "node2", 1000, gpu=6, severity=Severity.CRITICAL)
+    fault = seen("gpu-driver-fault", "node2", 1001, confidence=Confidence.LIKELY)
+    told = judged(ring, fault, last_step_at=T0 + last_step, step_time_s=2.0)
+    assert told.verdict.failure_class == verdict
+
+
 @pytest.mark.parametrize("ended", ["signal-kill", "subprocess-fail", "unknown-death", None])
 def test_a_driver_fault_is_not_why_a_job_failed(ended: str | None) -> None:
     """Compute takes another path than the driver's reports of errors."""

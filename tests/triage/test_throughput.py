@@ -85,16 +85,16 @@ def of_few_lines(seconds: list[float], every: int = 11):  # type: ignore[no-unty
 
 
 def test_a_clear_fall_is_seen_in_few_lines() -> None:
-    one = of_few_lines([0.41, 0.457, 0.457, 0.46] + [0.6, 0.62, 0.645, 0.61, 0.605, 0.56])
+    one = of_few_lines([0.41, 0.457, 0.457, 0.46, 0.6, 0.62, 0.645, 0.61, 0.605, 0.56])
     assert (one.degraded, one.pattern, one.since_step) == (True, "constant", 44)
 
 
 @pytest.mark.parametrize(
     "seconds",
     [
-        [0.41, 0.457, 0.46] + [0.6, 0.62, 0.645, 0.61, 0.605],  # two before it
-        [0.41, 0.457, 0.457, 0.46] + [0.6, 0.62, 0.61, 0.605],  # four after it
-        [0.41, 0.457, 0.61, 0.46, 0.62] + [0.6, 0.62, 0.45, 0.61, 0.605],  # it varies
+        [0.41, 0.457, 0.46, 0.6, 0.62, 0.645, 0.61, 0.605],  # two before it
+        [0.41, 0.457, 0.457, 0.46, 0.6, 0.62, 0.61, 0.605],  # four after it
+        [0.41, 0.457, 0.61, 0.46, 0.62, 0.6, 0.62, 0.45, 0.61, 0.605],  # it varies
     ],
 )
 def test_few_lines_that_do_not_fall_clearly_tell_nothing(seconds: list[float]) -> None:
@@ -102,7 +102,7 @@ def test_few_lines_that_do_not_fall_clearly_tell_nothing(seconds: list[float]) -
 
 
 def test_few_steps_are_slow_for_too_short() -> None:
-    one = of_few_lines([0.41, 0.457, 0.457, 0.46] + [0.6, 0.62, 0.645, 0.61, 0.605], every=1)
+    one = of_few_lines([0.41, 0.457, 0.457, 0.46, 0.6, 0.62, 0.645, 0.61, 0.605], every=1)
     assert one is None or not one.degraded
 
 
