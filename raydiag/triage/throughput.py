@@ -45,10 +45,9 @@ def throughput(steps: LoggedSteps, period: int | None) -> Throughput | None:
         return None
     change = 100.0 * (after - before) / before
     degraded = change < -LOSS_PERCENT and _stays_low(_values(early), _values(late))
+    pattern, since = _decline(speeds, before) if degraded else _dip(speeds, before)
     if len(speeds) < 2 * _WINDOW:
         pattern, since = "constant", int(late[0].step)
-    else:
-        pattern, since = _decline(speeds, before) if degraded else _dip(speeds, before)
     if degraded and since is not None and _seconds_since(steps, since) < _SHORTEST_S:
         degraded, pattern, since = False, "steady", None
     return Throughput(
