@@ -26,6 +26,7 @@ from raydiag.rules.machines import machine_names, machines
 _PLANNED_END = re.compile(r"\bEXPECTED_TERMINATION\b|drain|autoscaler", re.IGNORECASE)
 _UNPLANNED_END = "UNEXPECTED_TERMINATION"
 
+_SILENT = (NodeStatus.TIMEOUT, NodeStatus.UNREACHABLE)
 # Reasons of `cluster.collect` and `cluster.actor` where the node did answer.
 _ANSWER_UNUSABLE = (
     "its answer was lost",
@@ -89,13 +90,16 @@ def dead_nodes(snapshot: Snapshot) -> Iterator[Finding]:
 def unreachable_nodes(snapshot: Snapshot) -> Iterator[Finding]:
     """Nodes that Ray believes alive and that gave no answer, or none that could be used."""
     names = machine_names(snapshot)
-    for report in snapshot.nodes:
-        if is_dead(report) or report.status not in (NodeStatus.TIMEOUT, NodeStatus.UNREACHABLE):
-            continue
+    expected = list(itertools.filterfalse(is_dead, snapshot.nodes))
+    silent = [report for report in expected if report.status in _SILENT]
+    is_shared = len(silent) == len(expected) > 1
+    for report in silent:
         node = report.node
         reason = report.reason or f"no answer ({report.status.value})"
         source, waited_s = f"node {node.node_id} at {node.address}", report.duration_s or None
         known: Mapping[str, Any] = {"severity": Severity.CRITICAL}
+        if is_shared:
+            known = catalog.variant("node-unreachable", "all-nodes")
         if any(phrase in reason for phrase in _ANSWER_UNUSABLE):
             known = catalog.variant("node-unreachable", "unusable-answer")
         evidence = (Evidence(source, reason, waited_s, snapshot.time),)

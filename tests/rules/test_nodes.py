@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -102,6 +103,15 @@ def test_a_node_without_an_answer(status: NodeStatus) -> None:
     assert (finding.host, finding.severity) == ("b", Severity.CRITICAL)
     assert finding.evidence[0].text == "no answer within 10 s"
     assert not list(dead_nodes(seen))
+
+
+def test_where_no_node_answers_none_of_them_is_accused_for_sure() -> None:
+    silent: dict[str, Any] = {"status": NodeStatus.TIMEOUT, "reason": "no answer within 10 s"}
+    findings = list(unreachable_nodes(snapshot(report("a", **silent), report("b", **silent))))
+    assert [finding.host for finding in findings] == ["a", "b"]
+    assert {finding.confidence for finding in findings} == {Confidence.POSSIBLE}
+    (alone,) = unreachable_nodes(snapshot(report("a", **silent)))
+    assert alone.confidence is Confidence.CONFIRMED
 
 
 def test_an_answer_that_was_lost_on_the_way_is_no_fault_of_the_node() -> None:
