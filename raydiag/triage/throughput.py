@@ -17,7 +17,7 @@ _SHORTEST_S = 30.0  # what passes sooner, or began later, is no level yet
 _BLOCKS = 24  # medians that the shape of the decline is read from
 _BLOCK_STEPS = 5  # at least
 _JUMP = 0.25  # of the whole drop, from one block to the next
-_FEW_BEFORE, _FEW_AFTER = 3, 5  # speeds that show a fall where a log has few, and each does
+_FEW, _FEW_BEFORE, _FEW_AFTER = 40, 3, 5  # speeds that show a fall where a log has few, and each does
 _SPREAD = 1.4826  # median absolute deviation to standard deviation, for a normal distribution
 
 POINTS_AT: Mapping[str, str] = TABLES["throughput_points_at"]
@@ -46,7 +46,7 @@ def throughput(steps: LoggedSteps, period: int | None) -> Throughput | None:
     change = 100.0 * (after - before) / before
     degraded = change < -LOSS_PERCENT and _stays_low(_values(early), _values(late))
     pattern, since = _decline(speeds, before) if degraded else _dip(speeds, before)
-    if len(speeds) < 2 * _WINDOW:
+    if len(early) + len(late) == len(speeds) and degraded:
         pattern, since = "constant", int(late[0].step)
     if degraded and since is not None and _seconds_since(steps, since) < _SHORTEST_S:
         degraded, pattern, since = False, "steady", None
@@ -64,14 +64,15 @@ def throughput(steps: LoggedSteps, period: int | None) -> Throughput | None:
 
 
 def _early_and_late(speeds: Sequence[_Speed]) -> tuple[Sequence[_Speed], Sequence[_Speed]]:
-    """The first and the newest ones; of a log with few lines all, where they fall clearly."""
-    if len(speeds) >= 2 * _WINDOW:
-        return speeds[:_WINDOW], speeds[-_WINDOW:]
-    for first_late in range(_FEW_BEFORE, len(speeds) - _FEW_AFTER + 1):
-        early, late = speeds[:first_late], speeds[first_late:]
-        if max(_values(late)) < (1 - LOSS_PERCENT / 100.0) * min(_values(early)):
-            return early, late
-    return (), ()
+    """The first and the newest ones; of few all, where they fall clearly. Empty: too few to tell."""
+    if len(speeds) < _FEW:
+        for first_late in range(_FEW_BEFORE, len(speeds) - _FEW_AFTER + 1):
+            early, late = speeds[:first_late], speeds[first_late:]
+            if max(_values(late)) < (1 - LOSS_PERCENT / 100.0) * min(_values(early)):
+                return early, late
+    if len(speeds) < 2 * _WINDOW:
+        return (), ()
+    return speeds[:_WINDOW], speeds[-_WINDOW:]
 
 
 def _values(speeds: Sequence[_Speed]) -> list[float]:

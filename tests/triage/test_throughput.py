@@ -87,6 +87,8 @@ def of_few_lines(seconds: list[float], every: int = 11):  # type: ignore[no-unty
 def test_a_clear_fall_is_seen_in_few_lines() -> None:
     one = of_few_lines([0.41, 0.457, 0.457, 0.46, 0.6, 0.62, 0.645, 0.61, 0.605, 0.56])
     assert (one.degraded, one.pattern, one.since_step) == (True, "constant", 44)
+    longer = of_few_lines([0.41, 0.457, 0.457, 0.46] + 5 * [0.6, 0.62, 0.645, 0.61, 0.605, 0.56])
+    assert (longer.degraded, longer.since_step) == (True, 44)
 
 
 @pytest.mark.parametrize(
