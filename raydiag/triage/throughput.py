@@ -17,7 +17,7 @@ _SHORTEST_S = 30.0  # what passes sooner, or began later, is no level yet
 _BLOCKS = 24  # medians that the shape of the decline is read from
 _BLOCK_STEPS = 5  # at least
 _JUMP = 0.25  # of the whole drop, from one block to the next
-_FEW, _FEW_BEFORE, _FEW_AFTER = 40, 3, 5  # speeds that show a fall where a log has few, and each does
+_FEW, _FEW_BEFORE, _FEW_AFTER = 40, 3, 5  # speeds of a short log, of which each must show a fall
 _SPREAD = 1.4826  # median absolute deviation to standard deviation, for a normal distribution
 
 POINTS_AT: Mapping[str, str] = TABLES["throughput_points_at"]
@@ -64,7 +64,7 @@ def throughput(steps: LoggedSteps, period: int | None) -> Throughput | None:
 
 
 def _early_and_late(speeds: Sequence[_Speed]) -> tuple[Sequence[_Speed], Sequence[_Speed]]:
-    """The first and the newest ones; of few all, where they fall clearly. Empty: too few to tell."""
+    """The first and the newest ones; of few all, where they fall clearly. Empty: too few."""
     if len(speeds) < _FEW:
         for first_late in range(_FEW_BEFORE, len(speeds) - _FEW_AFTER + 1):
             early, late = speeds[:first_late], speeds[first_late:]
