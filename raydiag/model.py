@@ -127,6 +127,34 @@ class StuckReader:
 
 
 @dataclass(frozen=True)
+class LastWords:
+    """What the resident agent remembers of a node that gave no answer."""
+
+    last_seen: float  # Unix s
+    kernel_log: tuple[tuple[float, str], ...] = ()  # Unix s and text, the newest last
+
+
+@dataclass(frozen=True)
+class KnownFinding:
+    """What earlier probes have found, as the resident agent remembers it."""
+
+    failure_class: str
+    host: str  # "" where it has none, as `gpu` and `device`
+    gpu: str
+    device: str
+    severity: str
+    first_seen: float  # Unix s
+    last_seen: float
+    times: int  # probes that found it
+    jobs: tuple[str, ...] = ()  # submission ids of the jobs that ran meanwhile
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """By which a finding is found again."""
+        return self.failure_class, self.host, self.gpu, self.device
+
+
+@dataclass(frozen=True)
 class NodeReport:
     """Everything that one node answered, or why it did not."""
 
@@ -142,6 +170,7 @@ class NodeReport:
     pid: Optional[int] = None  # of the node runner, in its own PID namespace
     # The node's clock minus the head's: the bounds between which it lies. None: not measured.
     clock_offset_s: Optional[tuple[float, float]] = None
+    last_words: Optional[LastWords] = None  # where it gave no answer, and a resident agent is up
 
     def records(self, probe: str) -> Sequence[Any]:
         """Records of one probe; empty when it did not run, found nothing or failed."""
@@ -171,6 +200,7 @@ class Snapshot:
     actors: Sequence[Actor] = ()
     whole_cluster: bool = False  # every node of the cluster was asked
     running: Sequence[str] = ()  # submission ids of the jobs that run now
+    known: Optional[Sequence[KnownFinding]] = None  # None: nobody remembers
 
     @property
     def news_since(self) -> float:
@@ -218,6 +248,12 @@ class Finding:
     def class_and_host(self) -> tuple[str, Optional[str]]:
         """What findings about the same trouble of one host have in common."""
         return self.failure_class, self.host
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """By which `KnownFinding` knows it."""
+        gpu = "" if self.gpu is None else str(self.gpu)
+        return self.failure_class, self.host or "", gpu, self.device or ""
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ ARROWS = {
     "cluster": {"untrusted"}
     | FOUNDATION
     | {"probes", "records", "memory_import", "confinement"}
-    | {"environment", "parent_death"},
+    | {"environment", "ownership", "parent_death"},
     # Its node side; what judges a rollout is pure and takes what nodes have answered.
     "hotfix": {"untrusted"}
     | NODE
@@ -130,7 +130,7 @@ ARROWS = {
 IMPORTS_RAY = {
     f"cluster/{one}.py"
     for one in ("arrival", "coordinator", "actor", "local", "hotfix_driver", "node_actors")
-}
+} | {"cluster/resident/driver.py", "cluster/resident/warm.py"}
 
 # Every call that ends or signals a process, or looks like one: who is its target?
 SIGNALS = {
@@ -190,6 +190,7 @@ WRITES_FILES |= {f"tsdb/{one}.py" for one in ("connection", "private_directory",
 # The state of plugins, with its directory; the pid file that was asked for.
 WRITES_FILES |= {"exporter/state.py", "exporter/main.py"}
 WRITES_FILES |= {"watch/watch_state.py"}  # what a watcher remembers, and its lock
+WRITES_FILES |= {"cluster/resident/memory.py"}  # the agent's memory, in its own directory
 WRITES_FILES |= {"file_writing.py"}  # on behalf of these
 _WRITING_CALLS = {"os.replace", "os.rename", "os.remove", "os.link", "os.truncate", "os.chown"}
 _WRITING_NAMES = {"write_text", "write_bytes", "mkstemp", "mkdtemp", "NamedTemporaryFile"}
@@ -363,6 +364,7 @@ def travels() -> list[Path]:
     """Files that the bundles carry, and the programs that unpack them."""
     probes = [path.stem for path in (PACKAGE / "probes").glob("*.py") if path.stem != "__init__"]
     carried = [one.split(".")[1:] for one in {**bundle.modules(probes), **bundle.hotfix_modules()}]
+    carried += [one.split(".")[1:] for one in bundle.agent_modules(probes)]
     files = [PACKAGE.joinpath(*parts) for parts in carried]
     inits = [path / "__init__.py" if path.is_dir() else path.with_suffix(".py") for path in files]
     return sorted([*inits, PACKAGE / "cluster" / "arrival.py", *ENTRYPOINTS.glob("*.py")])
@@ -376,6 +378,8 @@ def test_what_travels_is_python_3_9_and_standard_library(path: Path) -> None:
     since_then = {"tomllib"}  # new in the standard library after 3.9
     foreign = roots(path) - (set(sys.stdlib_module_names) - since_then) - {"raydiag"}
     foreign -= {"__main__"}  # where an entrypoint finds what came with it
+    if path == PACKAGE / "cluster/resident/metrics.py":
+        foreign -= {"prometheus_client"}  # Ray's dashboard needs it, so the head has it
     may_have_ray = path.is_relative_to(PACKAGE) and name(path) in IMPORTS_RAY
     assert foreign <= ({"ray"} if may_have_ray else set())
 

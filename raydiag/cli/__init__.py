@@ -19,6 +19,7 @@ from typing import NoReturn
 
 from raydiag import __version__
 from raydiag.cli import (
+    agent,
     compare,
     completion,
     config,
@@ -29,6 +30,7 @@ from raydiag.cli import (
     explain,
     exporter,
     handover,
+    history,
     hotfix,
     kmsg,
     kpi,
@@ -47,8 +49,8 @@ _INTERRUPTED, _NO_READER = 130, 141  # as shells report SIGINT and SIGPIPE
 _MOST_OF_ERROR = 500  # characters
 # fmt: off
 _COMMANDS = (
-    probe, kmsg, triage, diagnose, driver_fault, compare, kpi, tsdb, exporter, hotfix, watch,
-    handover, doctor, mcp, explain, schema, completion, demo,
+    probe, kmsg, triage, diagnose, driver_fault, compare, kpi, tsdb, exporter, hotfix, agent,
+    history, watch, handover, doctor, mcp, explain, schema, completion, demo,
 )
 # fmt: on
 

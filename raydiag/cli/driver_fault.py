@@ -59,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     triage.add_moment(parser, "investigate")
     words = "seconds for all metric queries together (default %(default)g)"
     values.add_seconds(parser, "--deadline", (1, 3600), 120.0, words)
+    options.add_fresh(parser)
     options.add_way_in(parser)
     parser.set_defaults(reaches_cluster=True, all=False)
     options.add_output(parser, redact=True)

@@ -294,8 +294,8 @@ def _answers(call: _Call, api: ClusterAccess, address: Any) -> Collected:
     call.progress.say("asking the cluster ...")
 
     def _collected(request: ProbeRequest) -> Collected:
-        progress = call.progress
-        running = collect(api, address, request, progress.nodes, warn=progress.warn)
+        progress, chosen = call.progress, replace(request, fresh=call.arguments.fresh)
+        running = collect(api, address, chosen, progress.nodes, warn=progress.warn)
         return call.stack.enter_context(running)
 
     collected = _collected(first)

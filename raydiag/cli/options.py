@@ -84,6 +84,12 @@ def add_way_in(parser: argparse.ArgumentParser) -> None:
         group.add_argument(*flags, default=argparse.SUPPRESS, metavar=metavar, help=words)
 
 
+def add_fresh(parser: argparse.ArgumentParser) -> None:
+    """--fresh: for a command that asks nodes."""
+    words = "ask by a job of this call's own, also where a resident agent is up"
+    parser.add_argument("--fresh", action="store_true", help=words)
+
+
 def add_action(
     actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, words: str
 ) -> argparse.ArgumentParser:

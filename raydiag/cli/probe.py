@@ -53,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = "also read the Python stacks of workers and their child processes, without pausing "
     words += "them (needs py-spy on the nodes)"
     parser.add_argument("--stacks", action="store_true", help=words)
+    options.add_fresh(parser)
     options.add_way_in(parser)
     parser.set_defaults(reaches_cluster=True)
     options.add_output(parser, redact=True)
@@ -106,6 +107,7 @@ def _request(arguments: argparse.Namespace) -> ProbeRequest:
         driver_fault_symbols=catalog.kernel_table().driver_fault_symbols,
         force_ras=arguments.force_ras,
         interval_s=arguments.interval,
+        fresh=arguments.fresh,
     )
 
 

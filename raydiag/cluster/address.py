@@ -1,6 +1,10 @@
 """Which cluster is meant: from the command line and Ray's environment variables to one URL."""
 
+from __future__ import annotations
+
 import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Optional
 from urllib.parse import urlsplit
@@ -31,6 +35,7 @@ class Forward:
 
     url: str
     login: str  # [USER@]HEAD of the ssh that carries it
+    to: Callable[[str], AbstractContextManager[Forward]]  # another URL of that machine
 
 
 def resolve(option: Optional[str]) -> Address:

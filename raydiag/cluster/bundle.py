@@ -5,6 +5,7 @@ the control store, which is in the head's memory. The job takes it out again.
 """
 
 import functools
+import hashlib
 import json
 import re
 import secrets
@@ -30,6 +31,8 @@ class Package:
 # What a probe needs on the head and on the nodes; whatever these import travels with them.
 _PROBING = ["memory_import", "runner", "cluster.coordinator"]
 
+_RESIDENT = [*_PROBING, "cluster.resident.driver"]
+
 # What a hotfix needs on the head, and what its operations and the look at the driver fault need on
 # the nodes.
 _HOTFIX_HEAD = ["memory_import", "cluster.hotfix_driver", "cluster.node_actors", "hotfix.head"]
@@ -51,6 +54,7 @@ _ARRIVAL = files(__package__).joinpath("arrival.py").read_text("utf-8")
 _DRIVERS = {
     "probe_job": "raydiag.cluster.coordinator",
     "hotfix_job": "raydiag.cluster.hotfix_driver",
+    "agent_job": "raydiag.cluster.coordinator, the resident agent",
 }
 
 
@@ -62,6 +66,16 @@ def modules(probes: Iterable[str]) -> dict[str, str]:
 def hotfix_modules() -> dict[str, str]:
     """Source of every module that a hotfix needs on the cluster, by module name."""
     return closure([*_HOTFIX_HEAD, *_HOTFIX_NODE, *_HOTFIX_PROBING])
+
+
+def agent_modules(probes: Iterable[str]) -> dict[str, str]:
+    """Source of every module that the resident agent needs on the cluster, by module name."""
+    return closure([*_RESIDENT, *map("probes.{}".format, probes)])
+
+
+def digest(sources: Mapping[str, str]) -> str:
+    """Of modules that travel: what is equal there answers alike."""
+    return hashlib.sha256(json.dumps(sources, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def closure(names: Iterable[str]) -> dict[str, str]:
@@ -103,6 +117,12 @@ def entrypoint(name: str) -> str:
 def probe_package(probes: Iterable[str], request: Mapping[str, Any]) -> Package:
     """The job that probes: everything that the cluster needs for it."""
     return _packed("probe_job", modules(probes), request)
+
+
+def agent_package(sources: Mapping[str, str], request: Mapping[str, Any]) -> Package:
+    """The resident agent; `request`: see `raydiag.cluster.resident.driver`."""
+    node = {"entrypoint": entrypoint("node_runner")}
+    return _packed("agent_job", sources, {**request, **node})
 
 
 def hotfix_package(work: Mapping[str, Any], request: Mapping[str, Any]) -> Package:

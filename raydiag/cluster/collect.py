@@ -6,18 +6,34 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Optional
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Optional, cast
 
 from raydiag import probes, records
 from raydiag.cluster import bundle, frames, submission
 from raydiag.cluster.address import Address
 from raydiag.cluster.interrupts import undisturbed
 from raydiag.cluster.jobs_api import TERMINAL, running_jobs, training_start
+from raydiag.cluster.resident import caller
+from raydiag.cluster.resident.caller import NoAgent
 from raydiag.cluster.submission import ClusterAccess, SubmittedJob
 from raydiag.errors import AgentDead, CannotRun, ParseError, UsageError
-from raydiag.model import Node, NodeReport, NodeStatus, ProbeResult, Status, StuckReader, Unread
+from raydiag.model import (
+    Finding,
+    KnownFinding,
+    LastWords,
+    Node,
+    NodeReport,
+    NodeStatus,
+    ProbeResult,
+    Status,
+    StuckReader,
+    Unread,
+)
 from raydiag.untrusted import inflated
+
+if TYPE_CHECKING:
+    from raydiag.cluster.jobs_api import JobsApi
 
 # From here on it is asked whether the head still lives, again after as long and so on: the reply
 # lists all nodes, and a dashboard that is slow has enough to do.
@@ -43,6 +59,7 @@ class ProbeRequest:
     driver_fault_symbols: Sequence[str] = ()
     force_ras: bool = False
     interval_s: Optional[float] = None  # between the two samples of counters; None: as needed
+    fresh: bool = False  # by a job of its own, also where a resident agent is up
 
 
 @dataclass(frozen=True)
@@ -54,6 +71,8 @@ class Collected:
     job_start: Optional[float]  # earliest start of the jobs that run now, Unix s
     running: Sequence[str]  # submission ids of those jobs
     cluster: Mapping[str, Any]  # address, session_name, ray_version, gcs_address, the times
+    known: Optional[Sequence[KnownFinding]] = None  # what the resident agent remembers, if any
+    remember: Callable[[Sequence[Finding]], None] = lambda found: None  # hand in what was found
 
 
 @contextlib.contextmanager
@@ -73,43 +92,119 @@ def collect(
     """
     api.limit = math.inf  # an earlier run on this dashboard has left its own
     version = api.version()
-    nonce = secrets.token_hex(8)
     session = str(version.get("session_name") or "")
-    package = bundle.probe_package(request.probes, _coordinator_request(request, nonce, session))
-    longest_s = submission.START_LIMIT_S + request.deadline_s + _AFTER_DEADLINE_S
-    job = SubmittedJob(api, package, "probe", longest_s)
-    patience_s = 0.0
-    jobs: Sequence[Mapping[str, Any]] = ()
-    try:
-        jobs = api.jobs()  # ours is among them, which counts neither way
-        meanwhile()
-        messages = _follow(job, nonce, request.deadline_s, progress)
+    call = _AskedRound(api, address, version, request, _round_request(request, session))
+    with contextlib.ExitStack() as stack:
+        warm = None if request.fresh else _warm(call, stack, progress, warn, meanwhile)
+        if warm is None:
+            warm = stack.enter_context(_by_own_job(call, progress, warn, meanwhile))
+        yield warm
+
+
+@dataclass(frozen=True)
+class _AskedRound:
+    """What is asked of which cluster."""
+
+    api: ClusterAccess
+    address: Address
+    version: Mapping[str, Any]
+    request: ProbeRequest
+    round: Mapping[str, Any]  # what a coordinator is asked, see `_round_request`
+
+    def collected(
+        self, messages: Mapping[int, dict[str, Any]], jobs: Sequence[Mapping[str, Any]]
+    ) -> Collected:
+        """What came back. Raises UsageError, CannotRun for what the coordinator refuses."""
         start, end = messages.get(0), messages.get(_END, {})
         if "usage" in end:
             raise UsageError(str(end["usage"]))
         if "failed" in end:
             raise CannotRun(str(end["failed"]))
         if start is None or not _is_start(start):
-            raise CannotRun(f"the log of raydiag's job {job.id} is damaged: try again")
-        submission.check_cluster(address, version, start)
-        if end:  # the dashboard answers: calls of now need not be over with the nodes
-            patience_s = 1.5
-            api.limit = max(api.limit, time.monotonic() + _AFTER_END_S)
-        yield Collected(
-            nodes=reports(start["nodes"], messages, request.probes, _ends(api, start["nodes"])),
+            raise CannotRun("what raydiag's coordinator says first is damaged: try again")
+        submission.check_cluster(self.address, self.version, start)
+        login = self.address.login
+        return Collected(
+            nodes=reports(start["nodes"], messages, self.request.probes, self._ends(start)),
             asked_at=start["time"],
             job_start=training_start(jobs),
             running=[str(job.get("submission_id") or "") for job in running_jobs(jobs)],
             cluster={
-                "address": api.url,
-                **({"ssh": address.login} if address.login else {}),
+                "address": self.api.url,
+                **({"ssh": login} if login else {}),
                 "gcs_address": start["gcs_address"],
                 "asked_at": start["time"],
-                "deadline_s": request.deadline_s,
+                "deadline_s": self.request.deadline_s,
                 "duration_s": end.get("duration_s"),
-                **version,
+                **self.version,
             },
         )
+
+    def _ends(self, start: Mapping[str, Any]) -> Mapping[str, float]:
+        """When the dead ones ended: one that was lost weeks ago is no news."""
+        is_whole = all(row["alive"] for row in start["nodes"])
+        return {} if is_whole else self.api.node_ends()
+
+
+def _warm(
+    call: _AskedRound,
+    stack: contextlib.ExitStack,
+    progress: Progress,
+    warn: Callable[[str], None],
+    meanwhile: Callable[[], None],
+) -> Optional[Collected]:
+    """By the resident agent; None where none is up that is equal and answers."""
+    if call.address.is_local:
+        return None
+    api = cast("JobsApi", call.api)
+    jobs = api.jobs()
+    agent = caller.listed(jobs)
+    if agent is None:
+        return None
+    try:
+        if not agent.is_equal:
+            raise NoAgent(f"the resident agent {caller.difference(agent)}")
+        conversation = stack.enter_context(caller.connected(api, agent))
+        conversation.say("probe", request=call.round)
+        meanwhile()
+        messages = conversation.round(call.round, progress)
+    except NoAgent as error:
+        warn(f"{error}; the nodes are asked by a job of this call's own")
+        return None
+    api.limit = time.monotonic() + _AFTER_END_S
+    collected = call.collected(messages, jobs)
+    told = {"job": agent.id, "version": agent.version, "since": messages[0].get("agent_since")}
+    return replace(
+        collected,
+        cluster={**collected.cluster, "agent": told},
+        known=caller.known(messages[0].get("known")),
+        remember=conversation.remember,
+    )
+
+
+@contextlib.contextmanager
+def _by_own_job(
+    call: _AskedRound,
+    progress: Progress,
+    warn: Callable[[str], None],
+    meanwhile: Callable[[], None],
+) -> Iterator[Collected]:
+    """By a job that is submitted for this call, and ended on leaving."""
+    api, deadline_s = call.api, call.request.deadline_s
+    nonce = secrets.token_hex(8)
+    package = bundle.probe_package(call.request.probes, {**call.round, **_carried(nonce)})
+    longest_s = submission.START_LIMIT_S + deadline_s + _AFTER_DEADLINE_S
+    job = SubmittedJob(api, package, "probe", longest_s)
+    patience_s = 0.0
+    jobs: Sequence[Mapping[str, Any]] = ()
+    try:
+        jobs = api.jobs()  # ours is among them, which counts neither way
+        meanwhile()
+        messages = _follow(job, nonce, deadline_s, progress)
+        if _END in messages:  # the dashboard answers: calls of now need not be over with the nodes
+            patience_s = 1.5
+            api.limit = max(api.limit, time.monotonic() + _AFTER_END_S)
+        yield call.collected(messages, jobs)
     finally:
         try:
             with undisturbed():
@@ -120,16 +215,20 @@ def collect(
             warn(f"raydiag's job {job.id} may still run, until its own deadline at most: {reason}")
 
 
-def _coordinator_request(request: ProbeRequest, nonce: str, session: str) -> dict[str, Any]:
+def _carried(nonce: str) -> dict[str, str]:
+    """What a coordinator of our own is told besides."""
+    return {"nonce": nonce, "entrypoint": bundle.entrypoint("node_runner")}
+
+
+def _round_request(request: ProbeRequest, session: str) -> dict[str, Any]:
+    """What is asked of a coordinator, be it of our own job or the resident agent's."""
     options = dict(request.options)
     if "ray_logs" in request.probes:
         # A machine may run several clusters: the logs are those of the one that was asked.
         options["ray_logs"] = {**options.get("ray_logs", {}), "session_name": session}
     return {
-        "nonce": nonce,
         "deadline_s": request.deadline_s,
         "select": None if request.select is None else list(request.select),
-        "entrypoint": bundle.entrypoint("node_runner"),
         "node": {
             "probes": list(request.probes),
             "options": options,
@@ -235,13 +334,11 @@ def reports(
             number += 1
             node_reports.append(_report(node, messages.get(number), names))
         else:
-            node_reports.append(NodeReport(node, NodeStatus.DEAD, reason=node.death_reason))
+            words = _last_words(row.get("last_words"))
+            reason = node.death_reason
+            dead = NodeReport(node, NodeStatus.DEAD, reason=reason, last_words=words)
+            node_reports.append(dead)
     return sorted(node_reports, key=lambda report: (report.node.host, report.node.node_id))
-
-
-def _ends(api: ClusterAccess, listed: Sequence[Mapping[str, Any]]) -> Mapping[str, float]:
-    """When the dead ones ended: one that was lost weeks ago is no news."""
-    return {} if all(row["alive"] for row in listed) else api.node_ends()
 
 
 @dataclass(frozen=True)
@@ -273,7 +370,9 @@ def _report(node: Node, message: Optional[Mapping[str, Any]], names: Sequence[st
         duration_s = float(message.get("duration_s", 0.0))
         if message["status"] != "answered":
             status = NodeStatus(message["status"])
-            return NodeReport(node, status, duration_s, reason=str(message["reason"]))
+            words = _last_words(message.get("last_words"))
+            reason = str(message["reason"])
+            return NodeReport(node, status, duration_s, reason=reason, last_words=words)
         answer = inflated(base64.b64decode(message["answer"]), _NODE_ANSWER_LIMIT_BYTES)
         results = {name: _result(name, answer["probes"][name]) for name in names}
         stuck = [records.decode(StuckReader, item) for item in answer["stuck"]]
@@ -300,6 +399,15 @@ def _report(node: Node, message: Optional[Mapping[str, Any]], names: Sequence[st
         pid=head.pid,
         clock_offset_s=head.clock_offset_s,
     )
+
+
+def _last_words(data: Any) -> Optional[LastWords]:
+    """None where nothing is remembered, or what is makes no sense."""
+    if data is None:
+        return None
+    with contextlib.suppress(ParseError, TypeError):
+        return records.decode(LastWords, data)
+    return None
 
 
 def _decoded(record: type, items: Sequence[Any]) -> tuple[list[Any], list[ParseError]]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -46,6 +47,7 @@ _LOOK_S = 0.2  # for the control store to say which nodes are dead
 _STAGES = {
     "identify": "its probe actor did not start",
     "probe": "its probe actor started and did not answer",
+    "earlier": "it is still at what an earlier probe asked it",
 }
 # NodeDeathInfo.Reason of Ray's common.proto, by number.
 _DEATH_REASONS = (
@@ -75,7 +77,6 @@ class Coordinator:
         self.deadline = self.started + float(request["deadline_s"]) - _ANSWER_MARGIN_S
         self.modules = modules
         self.bundle = b""
-        self.actor_class = ray.remote(RaydiagNodeActor)  # once: each would be exported by itself
         self.actors: dict[str, Any] = {}  # node id -> actor handle
         self.calls: dict[Any, tuple[str, str]] = {}  # object ref -> (node id, method)
         self.numbers: dict[str, int] = {}  # node id -> number of its message
@@ -83,6 +84,11 @@ class Coordinator:
         self.silent: dict[str, tuple[str, str]] = {}  # node id -> status and reason
         self.asked_at: dict[str, float] = {}
         self.probed_at: dict[str, float] = {}  # node id -> Unix s of the call to its runner
+
+    @functools.cached_property
+    def actor_class(self) -> Any:
+        """Made once: each would be exported by itself."""
+        return ray.remote(RaydiagNodeActor)
 
     def say(self, number: int, message: Mapping[str, Any]) -> None:
         """Write one message to the log."""
@@ -92,7 +98,7 @@ class Coordinator:
         """Ask the selected nodes; write what they answer, or why they do not."""
         nodes = ray.nodes()
         selected = select(nodes, self.request["select"])
-        self.say(0, {**cluster_joined(), "nodes": list(map(row, selected))})
+        self._say_start(selected)
         alive = [node["NodeID"] for node in selected if node["Alive"]]
         self.numbers = {node_id: number for number, node_id in enumerate(alive, start=1)}
         try:
@@ -102,11 +108,14 @@ class Coordinator:
         finally:
             self._clean_up()
 
+    def _say_start(self, selected: list[dict[str, Any]]) -> None:
+        self.say(0, {**cluster_joined(), "nodes": list(map(row, selected))})
+
     def _collect(self, node_ids: list[str]) -> None:
         waiting = list(reversed(node_ids))
         reported_at = time.monotonic()
         while waiting or self.calls:
-            left_s = self.deadline - time.monotonic()
+            left_s = self._left_s()
             if left_s <= 0:
                 return
             while waiting and len(self.calls) < _MOST_ACTORS_AT_ONCE:
@@ -124,6 +133,10 @@ class Coordinator:
                 reported_at = time.monotonic()
                 counts = {"answered": len(self.answered), "asked": len(node_ids)}
                 self.say(PROGRESS + int((reported_at - self.started) * 1000), counts)
+
+    def _left_s(self) -> float:
+        """Until nobody is waited for any more."""
+        return self.deadline - time.monotonic()
 
     def _packed(self) -> bytes:
         modules = {name: text for name, text in self.modules.items() if ".cluster" not in name}
@@ -152,9 +165,22 @@ class Coordinator:
                 "clock_offset_s": [left_at - time.time(), came_at - self.probed_at[node_id]],
             }
             self.answered.add(node_id)
+            self._answered(node_id, answer)
             self._say_node(node_id, message)
         except Exception as error:
-            self.silent[node_id] = ("unreachable", in_one_line(error))
+            self._failed(node_id, error)
+            return
+        self._release(node_id)
+
+    def _answered(self, node_id: str, answer: bytes) -> None:
+        """For who keeps answers."""
+
+    def _failed(self, node_id: str, error: Exception) -> None:
+        self.silent[node_id] = ("unreachable", in_one_line(error))
+        self._end_actor(node_id)
+
+    def _release(self, node_id: str) -> None:
+        """The node has answered: nothing more is asked of its actor."""
         self._end_actor(node_id)
 
     def _say_node(self, node_id: str, message: dict[str, Any]) -> None:
@@ -167,8 +193,10 @@ class Coordinator:
             raise RuntimeError(
                 f"the answer came from node {identity['node_id']} ({identity['hostname']})"
             )
+        self._probe(node_id, self.actors[node_id])
+
+    def _probe(self, node_id: str, handle: Any) -> None:
         budget_s = self.deadline - time.monotonic() - 0.1
-        handle = self.actors[node_id]
         self.probed_at[node_id] = time.time()
         ref = handle.probe.remote(self.request["entrypoint"], self.bundle, budget_s)
         self.calls[ref] = (node_id, "probe")
@@ -178,7 +206,7 @@ class Coordinator:
         stage = dict(self.calls.values())
         for node_id in self.numbers.keys() - self.answered - self.silent.keys():
             progress = _STAGES.get(stage.get(node_id, ""), "it was not reached")
-            reason = f"no answer within {self.request['deadline_s']:g} s: {progress}"
+            reason = f"no answer within {self._patience_s():g} s: {progress}"
             self.silent[node_id] = ("timeout", reason)
         lost = _lost_nodes() if self.silent else {}
         for node_id, (status, reason) in self.silent.items():
@@ -186,9 +214,12 @@ class Coordinator:
                 status, reason = "dead", f"Ray lost the node while it was probed: {lost[node_id]}"
             self._say_node(node_id, {"status": status, "reason": reason})
 
+    def _patience_s(self) -> float:
+        """How long a node that did not answer was given."""
+        return float(self.request["deadline_s"])
+
     def _end_actor(self, node_id: str) -> None:
-        with contextlib.suppress(Exception):  # cleaning up must not change the outcome
-            ray.kill(self.actors.pop(node_id), no_restart=True)
+        end_actor(self.actors.pop(node_id, None))
 
     def _clean_up(self) -> None:
         for node_id in list(self.actors):
@@ -223,6 +254,12 @@ def placed(actor_class: Any, node_id: str) -> Any:
     placement = NodeAffinitySchedulingStrategy(node_id, soft=False)
     options = dict.fromkeys(("num_cpus", "num_gpus", "max_restarts", "max_task_retries"), 0)
     return actor_class.options(scheduling_strategy=placement, **options).remote()
+
+
+def end_actor(handle: Any) -> None:
+    """End an actor of ours; cleaning up must not change the outcome."""
+    with contextlib.suppress(Exception):
+        ray.kill(handle, no_restart=True)
 
 
 def cluster_joined() -> dict[str, Any]:

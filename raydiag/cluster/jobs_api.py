@@ -10,7 +10,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from importlib.resources import files
@@ -189,6 +189,15 @@ class JobsApi:
         if not submission_id.startswith(SUBMISSION_PREFIX):
             raise CannotRun(f"{submission_id} is not raydiag's job: it is not stopped")
         self._call("POST", f"/api/jobs/{submission_id}/stop")
+
+    @contextlib.contextmanager
+    def reach(self, port: int) -> Iterator[tuple[str, int]]:
+        """Where a port of the head's loopback is to be had from here, while the block runs."""
+        if self._through is None:
+            yield ("127.0.0.1", port)
+            return
+        with self._through.to(f"http://127.0.0.1:{port}") as forward:
+            yield ("127.0.0.1", urlsplit(forward.url).port or 0)
 
     def jobs(self) -> list[dict[str, Any]]:
         """All jobs that Ray remembers, also those that were not submitted."""

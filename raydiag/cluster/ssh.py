@@ -13,6 +13,7 @@ Source: ssh(1), ssh_config(5), prctl(2) PR_SET_PDEATHSIG.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import selectors
@@ -133,7 +134,8 @@ def forward(way: Way, url: str) -> Iterator[Forward]:
     parts = urlsplit(url)
     with _opened(way, parts.netloc) as ssh:
         try:
-            yield Forward(f"http://127.0.0.1:{ssh.port}{parts.path}", way.head.destination)
+            url_here = f"http://127.0.0.1:{ssh.port}{parts.path}"
+            yield Forward(url_here, way.head.destination, functools.partial(forward, way))
         except CannotRun:
             trouble = ssh.trouble()
             if trouble:

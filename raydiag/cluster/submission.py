@@ -36,12 +36,21 @@ class SubmittedJob:
     """Our submission, from the POST until it is certainly over."""
 
     def __init__(
-        self, api: ClusterAccess, package: Package, kind: str, longest_s: Optional[float] = None
+        self,
+        api: ClusterAccess,
+        package: Package,
+        kind: str,
+        longest_s: Optional[float] = None,
+        more: Optional[Mapping[str, str]] = None,
     ) -> None:
-        """`longest_s`: what lives longer is stopped by a later call; None: it may take its time."""
+        """`longest_s`: what lives longer is stopped by a later call; None: it may take its time.
+
+        `more`: what its metadata says besides, to whoever may use the Jobs API.
+        """
         self.api = api
         self.id = f"{SUBMISSION_PREFIX}{kind}-{secrets.token_hex(6)}"
         metadata = {"raydiag": kind, "raydiag_version": raydiag.__version__}
+        metadata.update(more or {})
         if longest_s is not None:
             metadata[_LONGEST] = f"{longest_s:.0f}"
         try:
@@ -52,6 +61,13 @@ class SubmittedJob:
             with contextlib.suppress(CannotRun):
                 api.stop(self.id)  # it may have arrived before we were interrupted
             raise
+
+    @classmethod
+    def attached(cls, api: ClusterAccess, submission_id: str) -> "SubmittedJob":
+        """One of ours that another call has submitted."""
+        job = cls.__new__(cls)
+        job.api, job.id = api, submission_id
+        return job
 
     def read_into(self, decoder: frames.Decoder) -> Optional[AgentDead]:
         """Take what its log has; returns why it is not to be had, where who reads it is dead."""

@@ -8,7 +8,7 @@ from raydiag import __version__
 from raydiag.model import Coverage, Diagnosis, NodeStatus, Severity, Snapshot
 from raydiag.render.coverage import coverage_section
 from raydiag.render.document import severity_of
-from raydiag.render.formats import count, filled, joined, number, utc
+from raydiag.render.formats import count, filled, joined, number, span, utc
 from raydiag.render.groups import groups
 from raydiag.render.host_grid import grid_of_nodes
 from raydiag.render.node_table import nodes_section
@@ -105,7 +105,18 @@ def _footer(snapshot: Snapshot, cluster: Mapping[str, Any]) -> str:
     ray = filled("Ray {}", cluster.get("ray_version"))
     session = str(cluster.get("session_name") or "")
     duration = _duration(snapshot, cluster)
-    return joined([f"raydiag {__version__}", place, session, ray, utc(snapshot.time), duration])
+    agent = through_agent(cluster, snapshot.time)
+    version = f"raydiag {__version__}"
+    return joined([version, place, agent, session, ray, utc(snapshot.time), duration])
+
+
+def through_agent(cluster: Mapping[str, Any], now_s: float) -> str:
+    """That the nodes were asked by the resident agent, and since when it is up; "" otherwise."""
+    agent = cluster.get("agent")
+    if not agent:
+        return ""
+    since_s = agent.get("since")
+    return f"through the resident agent, up {span(now_s - since_s) if since_s else ''}".rstrip(" ,")
 
 
 def _duration(snapshot: Snapshot, cluster: Mapping[str, Any]) -> str:
