@@ -311,7 +311,7 @@ def _answers(call: _Call, api: ClusterAccess, address: Any) -> Collected:
         for report in collected.nodes:
             closer_report = looked_at.get(report.node.node_id)
             if closer_report is not None:
-                call.lost += closer_look.not_seen(report, closer_report)
+                call.lost.extend(closer_look.not_seen(report, closer_report))
                 report = closer_look.joined(report, closer_report)
             nodes.append(report)
         collected = replace(collected, nodes=nodes)
