@@ -63,12 +63,18 @@ class RasRank:
     line: str  # verbatim
 
 
+def _is_behind(record: RasRank) -> bool:
+    """Whether a second look, later, tells more."""
+    return record.state == "behind"
+
+
 @probe(
     RasRank,
     identity=("state", "communicator", "rank", "pid", "node", "operation"),
     timeout_s=5,
     reader=SOCKETS,
     samples=2,
+    watch=_is_behind,
 )
 def nccl_ras(host: Host) -> Iterator[Union[RasRank, Unread]]:
     """One record for each rank that is behind, missing or dead; none where all is well.

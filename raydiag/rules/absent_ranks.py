@@ -14,10 +14,12 @@ from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot
 from raydiag.probes.flight_recorder import RankTrace
 from raydiag.probes.nccl_ras import RasRank
 from raydiag.rules.machines import Machine, Samples, each_record, each_sample, machines
+from raydiag.rules.progress import paces
 from raydiag.rules.ranks import RankProcess, rank_processes
 
 _ONE_DUMP_S = 1800.0  # within which the ranks of one hang write their dumps
 _MOST_EVIDENCE = 3
+_WITH_STEPS = {True: Confidence.LIKELY, False: Confidence.POSSIBLE}  # whether steps are seen
 _OF_A_DUMP = {True: Confidence.LIKELY, False: Confidence.POSSIBLE}
 
 
@@ -164,11 +166,17 @@ def _finding(process: RankProcess, absent: AbsentRank) -> Finding:
 
 
 def late_by_ras(snapshot: Snapshot) -> Iterator[Finding]:
-    """Ranks that RAS calls behind in two looks that show the same counts, missing or dead."""
+    """Ranks that RAS calls behind in two looks that show the same counts, missing or dead.
+
+    Counts differ for moments in any job, so who is behind is accused only where no step comes.
+    """
+    known_paces = paces(snapshot)
+    goes_on = any(not pace.is_late for pace in known_paces)
+    confidence = _WITH_STEPS[bool(known_paces)]
     by_process: dict[tuple[str, int], list[RasRank]] = {}
     for _, samples in each_sample(snapshot, RasRank):
         record = samples.later
-        if record.state != "behind" or _stands_still(samples):
+        if record.state != "behind" or (_stands_still(samples) and not goes_on):
             by_process.setdefault((record.node, record.pid), []).append(record)
     hosts, known = _hosts_by_address(snapshot), rank_processes(snapshot).values()
     for (node, pid), records in by_process.items():
@@ -181,7 +189,7 @@ def late_by_ras(snapshot: Snapshot) -> Iterator[Finding]:
             pid=process.pid,
             task=process.task,
             severity=Severity.CRITICAL,
-            confidence=Confidence.LIKELY,
+            confidence=confidence,
             evidence=tuple(map(_ras_evidence, records[:_MOST_EVIDENCE])),
         )
 
@@ -195,7 +203,7 @@ def _rank_name(records: Iterable[RasRank]) -> str | None:
 
 
 def _stands_still(samples: Samples[RasRank]) -> bool:
-    """Counts differ for moments in any job; in a hang none of them moves."""
+    """In a hang none of the counts moves."""
     counts = attrgetter("launched", "most")
     return bool(counts(samples.first) == counts(samples.later))
 

@@ -116,11 +116,11 @@ def ras(rank: int, node: str, pid: int, at: int = 56, later: int = 56) -> ProbeR
     return ProbeResult("nccl_ras", Status.OK, records=look(at), later=look(later), interval_s=2.0)
 
 
-def cluster(late: int, *of_first: ProbeResult) -> list[NodeReport]:
+def cluster(late: int, *of_first: ProbeResult, age_s: float = 2000.0) -> list[NodeReport]:
     """Four hosts with a rank each; the dump of each lies on its own host."""
     reports = []
     for rank, dump in enumerate(four(late)):
-        worker = log(120, pid=700 + rank, title=f"Trainer(rank={rank})", age_s=2000.0)
+        worker = log(120, pid=700 + rank, title=f"Trainer(rank={rank})", age_s=age_s)
         results = [ProbeResult("ray_logs", Status.OK, records=(worker,))]
         results += [ProbeResult("flight_recorder", Status.OK, records=(dump,))] * (late >= 0)
         reports.append(report("abcd"[rank], results=[*results, *(of_first if not rank else ())]))
@@ -152,6 +152,15 @@ def test_ras_alone_is_likely() -> None:
 
 def test_counts_that_move_are_no_hang() -> None:
     assert stragglers(cluster(-1, ras(2, "addr-c", 702, at=55, later=56))) == []
+
+
+def test_while_steps_come_nobody_is_late_by_ras() -> None:
+    assert stragglers(cluster(-1, ras(2, "addr-c", 702), age_s=0.3)) == []
+
+
+def test_where_no_step_is_seen_ras_alone_is_a_guess() -> None:
+    (finding,) = stragglers([report("c", address="addr-c", results=[ras(2, "addr-c", 702)])])
+    assert (finding.host, finding.confidence) == ("c", Confidence.POSSIBLE)
 
 
 def test_witnesses_that_contradict_each_other_confirm_nothing() -> None:
