@@ -23,7 +23,7 @@ from raydiag.probes.processes import RayProcess, processes
 DEFAULT = "/tmp/nccl_trace_rank_"
 PREFIX_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 _NEWER_S = 86400.0  # an older dump is of another job
-_MOST_FILES = 16  # of a node: one for each GPU
+_MOST_FILES = 64  # one for each GPU of a node, or of some nodes that share the directory
 _BUDGET_S = 3.0
 
 
