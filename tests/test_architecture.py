@@ -50,6 +50,8 @@ ARROWS = {
     "environment": set[str](),
     "ownership": set[str](),
     "untrusted": set[str](),
+    "plain_pickle": set[str](),
+    "collective_trace": {"plain_pickle", "untrusted"},
     "listening": FOUNDATION | {"host"},
     "parent_death": set[str](),
     "file_writing": set[str](),
@@ -57,7 +59,7 @@ ARROWS = {
     "sandbox": FOUNDATION | {"confinement", "environment"},
     "probes": {"untrusted"}
     | NODE
-    | {"amdgpu", "cgroup", "masking", "rdma_names", "sandbox", "worker_log"},
+    | {"amdgpu", "cgroup", "collective_trace", "masking", "rdma_names", "sandbox", "worker_log"},
     "records": FOUNDATION,
     "runner": NODE | {"confinement", "exporter_hangs", "sandbox", "probes"},
     "catalog": FOUNDATION,
@@ -68,7 +70,7 @@ ARROWS = {
     "triage": FOUNDATION | {"catalog", "joblog"},
     "explain": FOUNDATION
     | {"catalog", "probes", "rules", "joblog", "triage", "tsdb", "timeline", "playbooks"}
-    | {"event_file", "exporter_hangs"},
+    | {"collective_trace", "event_file", "exporter_hangs", "untrusted"},
     "own_command": set[str](),
     "watch": {"environment", "file_writing", "untrusted"}
     | FOUNDATION

@@ -188,3 +188,24 @@ def test_what_all_nodes_said_is_kept_where_the_close_look_fails(
     assert [one["host"] for one in found["nodes"]] == ["node001"]
     assert answer[0] == 3  # not clean: nobody has looked closely
     assert "GCS is busy" in json.dumps(found["coverage"])
+
+
+def test_a_close_look_that_times_out_keeps_the_nodes_first_answer(
+    invoke: Invoke, dashboard: FakeDashboard
+) -> None:
+    def silent(request: Mapping[str, Any]) -> str:
+        late = {"status": "timeout", "reason": "no answer within 30 s", "duration_s": 30.0}
+        messages = {0: start_message(node(1)), 1: late, END: {"duration_s": 30.0}}
+        return "".join(f"{line}\n" for line in framed(request["nonce"], messages))
+
+    def first(request: Mapping[str, Any]) -> str:
+        dashboard.log = silent
+        return _nothing_found(request)
+
+    dashboard.log = first
+    found = document(invoke("--node", "node001", "--address", dashboard.url, "--json"))
+    (coverage,) = [one for one in found["coverage"]["unread"] if one["source"] == "a closer look"]
+    assert (coverage["host"], coverage["status"]) == ("node001", "timeout")
+    assert "no answer within 30 s" in coverage["reason"]
+    assert found["coverage"]["nodes"]["answered"] == 1
+    assert found["nodes"][0]["verdict"] != "unreachable"

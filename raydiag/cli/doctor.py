@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 HELP = "check whether the set-up is safe and complete: exposure, versions, privileges, metrics"
 
-_PROBES = ("kernel_log", "d_state", "processes", "listeners", "versions", "exporter", "ras")
+_PROBES = (
+    *("kernel_log", "d_state", "processes", "listeners", "versions", "exporter", "ras", "ray_logs"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -282,11 +282,12 @@ def probe_request(
 
 
 def _answers(call: _Call, api: ClusterAccess, address: Any) -> Collected:
-    """Of the first request, with the answers to later ones in place of those of the same nodes.
+    """Of the first request, with the answers to later ones joined to those of the same nodes.
 
     A later one that fails costs its own answers only, which is told.
     """
     from raydiag import probes
+    from raydiag.cli import closer_look
     from raydiag.cluster.collect import collect
     from raydiag.model import HostUnread, Status
 
@@ -306,7 +307,13 @@ def _answers(call: _Call, api: ClusterAccess, address: Any) -> Collected:
             source = "a closer look at the nodes that were named"
             call.lost.append(HostUnread("", source, Status.ERROR, str(error)))
             continue
-        nodes = [looked_at.get(report.node.node_id, report) for report in collected.nodes]
+        nodes = []
+        for report in collected.nodes:
+            closer_report = looked_at.get(report.node.node_id)
+            if closer_report is not None:
+                call.lost.extend(closer_look.not_seen(report, closer_report))
+                report = closer_look.joined(report, closer_report)
+            nodes.append(report)
         collected = replace(collected, nodes=nodes)
     return collected
 

@@ -7,6 +7,7 @@ checked, with why; none is left out silently.
 from collections.abc import Iterator, Sequence
 
 from raydiag.doctor.exposure import exposure_checks
+from raydiag.doctor.job_settings import job_setting_checks
 from raydiag.doctor.metrics import metrics_checks
 from raydiag.doctor.privileges import privilege_checks
 from raydiag.doctor.set_up import CheckResult, CheckStatus, SetUp
@@ -23,6 +24,7 @@ def _all_checks(set_up: SetUp) -> Iterator[CheckResult]:
     yield from version_checks(set_up)
     yield from privilege_checks(set_up)
     yield from metrics_checks(set_up)
+    yield from job_setting_checks(set_up)
 
 
 def exit_code(checks: Sequence[CheckResult], everything_seen: bool) -> int:

@@ -22,7 +22,7 @@ class CheckResult:
     """One check and its answer."""
 
     id: str
-    area: str  # exposure, versions, privileges, metrics
+    area: str  # exposure, versions, privileges, metrics, job
     status: CheckStatus
     title: str  # what was checked, or what is wrong
     hosts: tuple[str, ...] = ()  # of a problem on nodes

@@ -20,6 +20,9 @@ from raydiag.rules.ranks import Ranks
 
 _UNSEEN = (Status.DENIED, Status.TIMEOUT, Status.ERROR)
 NODES = "nodes"
+# Each names the rank that is late, and none knows of the others: logs, flight recorder, RAS.
+_LATE_WITNESSES = frozenset({"stragglers", "late_by_recorder", "late_by_ras"})
+_STRAGGLER, _MOST_DOUBTS = "straggler", 2
 _LATE = "hang"  # as a note: no step for longer than usual
 
 
@@ -104,10 +107,12 @@ def judge_nodes(snapshot: Snapshot) -> list[Finding]:
         model.Observation(names.named(finding), NODES, rule) for rule, finding in judge(snapshot)
     ]
     signs = _signs(observations)
+    accused = _accused(observations)
     findings = []
     for merged in merge(observations, by_process=True):
         finding = merged.finding
         weighed = _weighed(finding, signs.get(fault_of(finding, by_process=True), set()))
+        weighed = _as_witnessed(weighed, accused)
         placed = _with_rank(names.named(weighed), ranks)
         findings.append(_with_address(placed, addresses))
     return findings
@@ -141,6 +146,48 @@ def _weighed(finding: Finding, signs: set[str]) -> Finding:
     if len(signs) > 1:
         return replace(finding, confidence=model.Confidence.CONFIRMED)
     return replace(finding, confidence=finding.confidence.at_most(model.Confidence.LIKELY))
+
+
+def _accused(observations: Iterable[model.Observation]) -> Mapping[str, list[Finding]]:
+    """By witness of late ranks whom it names."""
+    accused: dict[str, list[Finding]] = {}
+    for observation in observations:
+        if observation.row in _LATE_WITNESSES:
+            accused.setdefault(observation.row, []).append(observation.finding)
+    return accused
+
+
+def _as_witnessed(finding: Finding, accused: Mapping[str, list[Finding]]) -> Finding:
+    """A late rank is confirmed by a second witness, and doubtful where that names others only."""
+    if finding.failure_class != _STRAGGLER or not accused:
+        return finding
+    naming, others = set(), []
+    for witness, findings in accused.items():
+        if any(_is_same_rank(finding, each) for each in findings):
+            naming.add(witness)
+        else:
+            others += findings
+    if len(naming) > 1:
+        return replace(finding, confidence=model.Confidence.CONFIRMED)
+    if not naming or not others:
+        return finding
+    doubt = [_contradiction(other) for other in others[:_MOST_DOUBTS]]
+    confidence = finding.confidence.at_most(model.Confidence.POSSIBLE)
+    return replace(finding, confidence=confidence, evidence=(*finding.evidence, *doubt))
+
+
+def _is_same_rank(finding: Finding, other: Finding) -> bool:
+    """Of one host, unless both name a process, which then must be the same."""
+    if finding.host != other.host:
+        return False
+    return None in (finding.pid, other.pid) or finding.pid == other.pid
+
+
+def _contradiction(other: Finding) -> model.Evidence:
+    """What another witness says, as evidence against a finding."""
+    who = " on ".join(filter(None, (other.task or "a rank", other.host)))
+    sign = next(iter(other.evidence), model.Evidence("another witness"))
+    return replace(sign, text=f"contradicts: {who} is late: {sign.text}")
 
 
 def _with_address(finding: Finding, addresses: Mapping[str, tuple[str, str]]) -> Finding:

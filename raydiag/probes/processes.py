@@ -31,6 +31,13 @@ PLACE_VARIABLES = (
     "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES",
     "RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID",
 )
+# What decides how much a job that hangs or dies leaves behind, and where.
+SETTING_VARIABLES = (
+    "NCCL_DEBUG", "RCCL_DEBUG", "NCCL_RAS_ENABLE", "NCCL_RAS_ADDR", "TORCH_FR_BUFFER_SIZE",
+    "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_ENABLE_MONITORING",
+    "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "PYTHONUNBUFFERED",
+)
 # fmt: on
 
 _TITLE = "ray::"  # Ray titles its workers "ray::<actor or task>"
@@ -49,7 +56,7 @@ _SECRET = re.compile(
     r"(?:\s*[=:]\s*|[\s\0]))[^\0]+",
     re.IGNORECASE,
 )
-_ALL = (*VARIABLES, *JOB_VARIABLES, *PLACE_VARIABLES)
+_ALL = (*VARIABLES, *JOB_VARIABLES, *PLACE_VARIABLES, *SETTING_VARIABLES)
 _PREFIXES = tuple(f"{name}=".encode() for name in _ALL)
 
 
@@ -69,6 +76,7 @@ class RayProcess:
     job: dict[str, str] = field(default_factory=dict)  # those of JOB_VARIABLES that are not its
     # parent's, when that one has a record too; without values of more than 16 KiB
     place: dict[str, str] = field(default_factory=dict)  # those of PLACE_VARIABLES
+    settings: dict[str, str] = field(default_factory=dict)  # those of SETTING_VARIABLES
 
 
 @probe(RayProcess, identity=("pid", "start_time_s"), timeout_s=4, reader=PROCESSES)
@@ -106,6 +114,7 @@ def processes(host: Host) -> Iterator[Union[RayProcess, Unread]]:
             environment=_chosen(variables, VARIABLES) if is_of_job else {},
             job=_chosen(dict(variables.items() - inherited.items()), JOB_VARIABLES),
             place=_chosen(variables, PLACE_VARIABLES) if is_of_job else {},
+            settings=_chosen(variables, SETTING_VARIABLES) if is_of_job else {},
         )
     yield from table.unread()
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from raydiag.model import Finding, Snapshot
 from raydiag.rules import metrics_exporter, network, storage, worker_state
+from raydiag.rules.absent_ranks import late_by_ras, late_by_recorder
 from raydiag.rules.blocked import d_state_accumulation, driver_faults
 from raydiag.rules.clock import on_one_clock, skewed_clocks
 from raydiag.rules.cpu import cpu_contention, noisy_neighbours, thread_oversubscription
@@ -45,7 +46,7 @@ RULES: tuple[Rule, ...] = (
     network.full_accept_queues, missing_gpus, version_skew, environment_mismatch, skewed_clocks,
     exposed_endpoints, worker_state.stopped_workers, worker_state.missing_workers,
     worker_state.stopped_ray_processes, worker_state.dead_ranks, worker_state.ended_children,
-    stragglers, silent_jobs, diverged_loss,
+    stragglers, late_by_recorder, late_by_ras, silent_jobs, diverged_loss,
     metrics_exporter.exporter_down, metrics_exporter.ghost_data,
     metrics_exporter.exporter_plugin_timeouts, metrics_exporter.exporter_plugins_skipped,
     metrics_exporter.exporter_restarts,

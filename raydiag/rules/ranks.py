@@ -16,7 +16,7 @@ from raydiag.probes.gpu_sensors import GpuSensors
 from raydiag.probes.nvidia import NvidiaGpu
 from raydiag.probes.processes import RayProcess
 from raydiag.probes.ray_logs import RayLog
-from raydiag.rules.machines import Machine
+from raydiag.rules.machines import Machine, machines
 from raydiag.rules.visible_gpus import visible_gpus
 
 # Of actors' names and of what a worker calls itself: Trainer(rank=3), trainer_3.
@@ -162,3 +162,49 @@ def _placed_on(place: Mapping[str, str], uuids: Sequence[str]) -> tuple[Sequence
     if local.isdecimal() and len(among) > 1 and int(local) < len(among):
         told["LOCAL_RANK"], gpus = local, [among[int(local)]]
     return gpus or (), ", ".join(map("=".join, told.items()))
+
+
+@dataclass(frozen=True)
+class RankProcess:
+    """The Ray worker in which a global rank trains."""
+
+    host: str | None
+    pid: int | None  # of the worker
+    task: str | None  # what it called itself last, as in the findings of `rules.progress`
+    pids: frozenset[int]  # its own and those that it started
+
+    def holds(self, host: str, pid: int) -> bool:
+        """Whether that process is the rank's."""
+        return host == self.host and pid in self.pids
+
+
+def rank_processes(snapshot: Snapshot) -> dict[int, RankProcess]:
+    """By global rank; without those that several processes claim, as of two jobs."""
+    claims: dict[int, dict[tuple[str, int], RankProcess]] = {}
+    workers = workers_by_class(snapshot)
+    for machine in machines(snapshot):
+        for pid, log in _worker_logs(machine).items():
+            family = [each for each in machine.working_processes() if each.worker_pid == pid]
+            pids = frozenset([pid, *map(attrgetter("pid"), family)])
+            process = RankProcess(machine.name, pid, log.title or log.actor, pids)
+            for rank in _global_ranks(log, family, workers[log.actor]):
+                claims.setdefault(rank, {})[machine.name, pid] = process
+    return {
+        rank: next(iter(processes.values()))
+        for rank, processes in claims.items()
+        if len(processes) == 1
+    }
+
+
+def _worker_logs(machine: Machine) -> dict[int, RayLog]:
+    logs = machine.records(RayLog)
+    return {log.pid: log for log in logs if log.component == "worker" and log.pid is not None}
+
+
+def _global_ranks(log: RayLog, family: Iterable[RayProcess], workers: int) -> Iterator[int]:
+    """Of a worker and what it started: one by its own name, or one for each GPU's process."""
+    names, told = (log.title, log.actor), set()
+    for process in family:
+        told.add(rank_of(names, process.place, workers))
+    told = told or {rank_of(names, {}, workers)}
+    return map(int, filter(str.isdecimal, told))

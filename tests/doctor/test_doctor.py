@@ -24,8 +24,11 @@ from raydiag.render.text import text
 from raydiag.tsdb.promql import duration_s
 from tests import schemas
 from tests.rules.snapshots import NOW, dead, report
+from tests.rules.test_progress import log
 
-PROBES = ("kernel_log", "d_state", "processes", "listeners", "versions", "exporter", "ras")
+PROBES = (
+    *("kernel_log", "d_state", "processes", "listeners", "versions", "exporter", "ras", "ray_logs"),
+)
 PUBLIC = "198.211.5.7"
 
 
@@ -34,6 +37,13 @@ def raylet(pid: int, session: str) -> RayProcess:
     return RayProcess(
         pid=pid, ppid=1, start_time_s=1.0, comm="raylet", command=command, role="raylet",
         worker_pid=None, state="S", threads=9, rss_bytes=1, environment={},
+    )  # fmt: skip
+
+
+def trainer(**settings: str) -> RayProcess:
+    return replace(
+        raylet(4242, ""), comm="ray::Trainer", command="ray::Trainer", role="worker",
+        worker_pid=4242, settings=settings,
     )  # fmt: skip
 
 
@@ -61,6 +71,7 @@ def node(host: str, address: str) -> NodeReport:
         versions=[Version("python", "3.11.7", "/usr/bin/python3"), Version("kernel", "6.8.0", "/")],
         exporter=[exporter()],
         ras=[],
+        ray_logs=[log(118)],
     )
     held = {"no_new_privs": True, "seccomp": True, "landlock_abi": 4}
     sandbox = {"files": held, "processes": {**held, "landlock_abi": 0}}
@@ -226,9 +237,45 @@ PLANTED: dict[str, tuple[Callable[[], SetUp], str, CheckStatus]] = {
         lambda: replace(set_up(), prometheus=PrometheusSetUp(
             "http://h", "", [target(interval_s=60.0)])),
         "scrape-interval", CheckStatus.PROBLEM),
+    "NCCL prints versions only": (
+        lambda: with_records(processes=[trainer(NCCL_DEBUG="VERSION")]),
+        "job-nccl-debug", CheckStatus.ADVICE),
+    "flight recorder off": (
+        lambda: with_records(processes=[trainer(TORCH_NCCL_TRACE_BUFFER_SIZE="0")]),
+        "job-flight-recorder", CheckStatus.ADVICE),
+    "flight recorder does not dump": (
+        lambda: with_records(processes=[trainer(TORCH_NCCL_DUMP_ON_TIMEOUT="0")]),
+        "job-flight-recorder", CheckStatus.ADVICE),
+    "watchdog off": (
+        lambda: with_records(processes=[trainer(TORCH_NCCL_ENABLE_MONITORING="0")]),
+        "job-heartbeat", CheckStatus.ADVICE),
+    "heartbeat of a day": (
+        lambda: with_records(processes=[trainer(TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC="86400")]),
+        "job-heartbeat", CheckStatus.ADVICE),
+    "RAS off": (
+        lambda: with_records(processes=[trainer(NCCL_RAS_ENABLE="0")]),
+        "job-ras", CheckStatus.ADVICE),
+    "log in blocks": (
+        lambda: with_records(ray_logs=[log(118, buffered=True)]),
+        "job-log-buffered", CheckStatus.ADVICE),
+    "logs not read": (
+        lambda: with_results(ProbeResult("ray_logs", Status.ERROR, reason="it ended")),
+        "job-log-buffered", CheckStatus.UNKNOWN),
     "no exporter": (
         lambda: with_records(exporter=[exporter("refused")]), "exporters", CheckStatus.ADVICE),
 }  # fmt: skip
+
+
+def test_settings_that_are_as_they_should_be_are_no_weakness() -> None:
+    settings = {
+        "NCCL_DEBUG": "INFO",
+        "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
+        "NCCL_RAS_ENABLE": "1",
+    }
+    well = with_records(processes=[trainer(**settings, TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC="600")])
+    job = [check for check in examined(well) if check.area == "job"]
+    assert len(job) == 5
+    assert {check.status for check in job} == {CheckStatus.OK}
 
 
 @pytest.mark.parametrize("planted", PLANTED)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from raydiag import triage
 from raydiag.explain import diagnosis, verdict
-from raydiag.explain.job import nodes
+from raydiag.explain.job import flight_records, nodes
 from raydiag.explain.job.case import case_of
 from raydiag.explain.job.metrics import look
 from raydiag.explain.job.nodes import LiveNodes
@@ -20,7 +20,7 @@ from raydiag.explain.job.query import Metrics
 from raydiag.explain.job.request import DiagnosisRequest, TriagedJob
 from raydiag.joblog.facts import JobFacts
 from raydiag.model import Diagnosis, HostUnread, Status
-from raydiag.triage.verdict import Moment
+from raydiag.triage.verdict import JobStatus, Moment
 from raydiag.triage.verdict import Verdict as Triage
 
 __all__ = ["DiagnosisRequest", "ExaminedJob", "LiveNodes", "Metrics", "examine"]
@@ -54,7 +54,11 @@ def examine(facts: JobFacts, moment: Moment, request: DiagnosisRequest) -> Exami
     job = TriagedJob(facts, triage.judge(facts, seen_alive), moment)
     request, probed = _probed(facts, request)
     metrics = look(job, request)
-    case = case_of(job, metrics, request, probed)
+    records = flight_records.FlightRecords()
+    if job.triage.status is not JobStatus.COMPLETED:
+        records = flight_records.read(facts)
+    request = replace(request, unread=(*request.unread, *records.unread))
+    case = case_of(job, metrics, request, probed, records.observations)
     explained = verdict.explain(case)
     return ExaminedJob(
         job.triage,

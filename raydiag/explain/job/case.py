@@ -24,9 +24,16 @@ _START_UP_S = 1200.0  # without a step so long, nobody knows yet whether it is w
 
 
 def case_of(
-    job: TriagedJob, metrics: SeenMetrics, request: DiagnosisRequest, probed: Diagnosis | None
+    job: TriagedJob,
+    metrics: SeenMetrics,
+    request: DiagnosisRequest,
+    probed: Diagnosis | None,
+    recorded: Sequence[Observation] = (),
 ) -> JobCase:
-    """All sources in one: what they tell, and what they leave open."""
+    """All sources in one: what they tell, and what they leave open.
+
+    `recorded`: what the job's own records of its collectives tell.
+    """
     own_nodes = request.nodes
     paces = request.live.paces
     status = _status(job, metrics)
@@ -35,7 +42,7 @@ def case_of(
     is_refuted = _is_refuted(job, status)
     hosts = metrics.metrics and metrics.metrics.discovery.hosts
     observations = by_name(
-        (*_of_triage(job, metrics, is_refuted), *metrics.observations), hosts or ()
+        (*_of_triage(job, metrics, is_refuted), *metrics.observations, *recorded), hosts or ()
     )
     began = _first_step_at(job, metrics)
     observations = [_history(observation, began) for observation in observations]
