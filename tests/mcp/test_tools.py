@@ -13,6 +13,7 @@ from raydiag.mcp.tools import agent_tools
 
 READ_ONLY = {
     "probe", "diagnose", "driver-fault", "triage", "kmsg", "compare", "kpi", "tsdb", "explain",
+    "history", "doctor",
 }  # fmt: skip
 
 
