@@ -197,8 +197,11 @@ def test_help_does_not_need_the_file(
         ("probe: {node: [1, 2]}", "probe: node: must be a list of strings, not [1, 2]"),
         ("probe: {node: [a], all-nodes: true}", "probe: all-nodes and node exclude each other"),
         ("probe: {output: /no/such/place/x}", "probe: output: '/no/such/place/x': there is no"),
-        ("kmsg: {format: pdf}", "kmsg: format: 'pdf' is none of: text, json, markdown, html"),
-        ("format: pdf", "format: 'pdf' is none of: text, json, markdown, html"),
+        (
+            "kmsg: {format: pdf}",
+            "kmsg: format: 'pdf' is none of: text, json, jsonl, markdown, html",
+        ),
+        ("format: pdf", "format: 'pdf' is none of: text, json, jsonl, markdown, html"),
         ("address: 8265", "address: must be a string, not 8265"),
         ("probe: [deadline]", "probe: not options with their values"),
         ("[probe]", "not options with their values"),
