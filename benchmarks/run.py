@@ -274,6 +274,35 @@ def cluster() -> None:
     _show("a node's runner and readers", _spread(cpu, "s CPU"), "<= 0.15 s CPU")
 
 
+def warm() -> None:
+    """A probe through the resident agent against a no-op job of Ray's, in turn, on eight hosts."""
+    hosts = 8
+    print(f"warm: {hosts} simulated hosts with 8 GPUs each")
+    probe = [*_RAYDIAG, "probe", "--all-nodes", "--format", "json"]
+    no_op = [str(Path(sys.executable).with_name("ray")), "job", "submit", "--", "true"]
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        Cluster(_hosts(Path(directory), hosts)) as running,
+    ):
+        up_s, _ = _timed(running, [*_RAYDIAG, "agent", "up"])
+        floor, ours, rounds = [], [], []
+        for number in range(9):
+            ours_s, text = _timed(running, probe)
+            document = json.loads(text)
+            assert "agent" in document["cluster"], "the probe went the long way"
+            if number:
+                ours.append(ours_s)
+                rounds.append(document["cluster"]["duration_s"])
+                floor.append(_timed(running, no_op)[0])
+        _timed(running, [*_RAYDIAG, "agent", "down"])
+    pairs = [a / b for a, b in zip(floor, ours, strict=True)]
+    _show("raydiag agent up", f"{up_s:.2f} s", "-")
+    _show("ray job submit -- true", _spread(floor, "s"), "-")
+    _show("warm raydiag probe --all-nodes", _spread(ours, "s"), "< 0.6 s")
+    _show("of that, the nodes", _spread(rounds, "s"), "-")
+    _show("faster than the no-op job, pair by pair", _spread(pairs, "x"), ">= 15 x")
+
+
 def hung() -> None:
     """Eight hosts, one of them frozen: how far past its deadline the command ends."""
     hosts, deadline_s = 8, 6.0
@@ -311,6 +340,7 @@ _BENCHMARKS: dict[str, Callable[[], None]] = {
     "diagnose": diagnose,
     "exporter": exporter,
     "cluster": cluster,
+    "warm": warm,
     "hung": hung,
 }
 
@@ -322,7 +352,7 @@ def main(names: Sequence[str]) -> int:
         return 2
     reason = namespaces.unavailable()
     for name in names or _BENCHMARKS:
-        if name in ("cluster", "hung") and reason:
+        if name in ("cluster", "warm", "hung") and reason:
             print(f"{name}: left out: {reason}")
         else:
             _BENCHMARKS[name]()

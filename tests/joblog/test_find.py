@@ -275,6 +275,14 @@ def test_jobs_of_directories_of_jobs(tmp_path: Path) -> None:
     assert several_in(str(tmp_path / "ckpt")) == []
 
 
+def test_a_log_beside_one_job_is_another_job(tmp_path: Path) -> None:
+    (tmp_path / "7877-llama").mkdir()
+    for name in ("7877-llama.log", "preflight.log"):
+        (tmp_path / name).write_text("completed step: 3, seconds: 1.0, loss: 2.5\n")
+    names = [Path(job).name for job in several_in(str(tmp_path))]
+    assert names == ["7877-llama.log", "preflight.log"]
+
+
 # ---- what whoever writes to the job's directory may not have us read
 
 
