@@ -147,7 +147,7 @@ def several_in(named: str) -> list[str]:
         logs = []  # of one job
     jobs, others = jobs_below(named)
     if len(jobs) <= 1:  # beside one job, or none, each log is a job of its own
-        known = {log_files.stem(Path(job).name) for job in jobs}
+        known = {log_files.stem(Path(job).name) or Path(job).name for job in jobs}
         jobs += [str(log) for log in logs if log_files.stem(log.name) not in known]
     return (jobs if len(jobs) > 1 else []) if jobs else _one_level_down(others)
 
