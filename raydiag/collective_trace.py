@@ -139,6 +139,6 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 def _integer(value: Any) -> int:
     """A number, or digits; -1 for anything else."""
     if type(value) is int:
-        return value
+        return value if abs(value) < 1 << 63 else -1
     text = str(value).strip()[:20]
     return int(text) if text.isascii() and text.isdigit() else -1

@@ -14,25 +14,37 @@ if [ $# -lt 1 ] || [ ! -r "$1" ]; then
 fi
 # shellcheck disable=SC2016  # no shell's variables
 read_reports='
-import json, sys
+import json, re, sys, time
 
+OLDEST_S = 3600  # what was seen before that may be mended
+NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._-]*")
 classes_of = {}
 for path in sys.argv[1:]:
     try:
         document = json.load(open(path, encoding="utf-8"))
         findings = document["findings"] if document["schema"] == "raydiag.probe/1" else None
+        made = time.strptime(document["generated_at"][:19], "%Y-%m-%dT%H:%M:%S")
+        age_s = time.mktime(time.gmtime()) - time.mktime(made)
     except (OSError, ValueError, KeyError, TypeError):
         findings = None
     if findings is None:
         sys.exit(f"{path}: no report of raydiag probe --format json")
+    if age_s > OLDEST_S:
+        print(f"{path} is more than an hour old: left out", file=sys.stderr)
+        continue
     for finding in findings:
+        if not NAME.fullmatch(finding["host"] or "") or finding["host"].upper() == "ALL":
+            continue
         is_sure = finding["severity"] == "critical" and finding["confidence"] == "confirmed"
         is_silent = finding["class"] in ("node-unreachable", "ray-node-dead")
-        if finding["host"] and is_sure and not is_silent:
+        if is_sure and not is_silent:
             classes_of.setdefault(finding["host"], []).append(finding["class"])
 for host, classes in sorted(classes_of.items()):
     print(host, ",".join(dict.fromkeys(classes)))
 '
+case ${RAYDIAG_DRAIN_AT_MOST:-4} in
+  *[!0-9]*) echo "RAYDIAG_DRAIN_AT_MOST: a number of nodes" >&2; exit 2 ;;
+esac
 unhealthy=$(python3 -I -c "$read_reports" "$@") || exit 2
 [ -n "$unhealthy" ] || { echo "no node to drain"; exit 0; }
 count=$(printf '%s\n' "$unhealthy" | wc -l)

@@ -41,6 +41,7 @@ _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy"
 _UNREACHED = re.compile(r"Cannot connect to host (\S+:\d+)")  # aiohttp's, of an agent
 _LOG_LINES = 100_000
 _LOG_BYTES = 64 << 20
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _LOG_S = 30.0
 
 
@@ -194,6 +195,8 @@ class JobsApi:
     def reach(self, port: int) -> Iterator[tuple[str, int]]:
         """Where a port of the head's loopback is to be had from here, while the block runs."""
         if self._through is None:
+            if urlsplit(self.url).hostname not in _LOOPBACK:
+                raise CannotRun("it listens on the head's loopback: use --ssh, or run this there")
             yield ("127.0.0.1", port)
             return
         with self._through.to(f"http://127.0.0.1:{port}") as forward:

@@ -103,8 +103,8 @@ def _port(host: Host) -> int:
         if address in _LOOPBACK and number.isdigit() and int(number) < 65536:
             port = int(number)
     ranks.discard("")
-    if ranks and "0" not in ranks:
-        raise NoData("the node of rank 0 is asked, which speaks for all")
+    if "0" not in ranks:
+        raise NoData("only the node of rank 0 is asked, which speaks for all")
     return port
 
 

@@ -135,8 +135,10 @@ def late_by_recorder(snapshot: Snapshot) -> Iterator[Finding]:
     """Ranks for which the others wait, as the dumps of a job that runs show it."""
     seen: dict[int, list[Machine]] = {}
     traces = []
+    if snapshot.job_start is None or any(not pace.is_late for pace in paces(snapshot)):
+        return  # dumps of an earlier job, or of a hang that this one got over
     for machine, trace in each_record(snapshot, RankTrace):
-        if snapshot.job_start is None or trace.written_at >= snapshot.job_start:
+        if trace.written_at >= snapshot.job_start:
             seen.setdefault(trace.rank, []).append(machine)
             traces.append(trace)
     processes = rank_processes(snapshot)
@@ -176,7 +178,7 @@ def late_by_ras(snapshot: Snapshot) -> Iterator[Finding]:
     by_process: dict[tuple[str, int], list[RasRank]] = {}
     for _, samples in each_sample(snapshot, RasRank):
         record = samples.later
-        if record.state != "behind" or (_stands_still(samples) and not goes_on):
+        if not goes_on and (record.state != "behind" or _stands_still(samples)):
             by_process.setdefault((record.node, record.pid), []).append(record)
     hosts, known = _hosts_by_address(snapshot), rank_processes(snapshot).values()
     for (node, pid), records in by_process.items():
@@ -198,7 +200,7 @@ def _rank_name(records: Iterable[RasRank]) -> str | None:
     """`rank 5`, by the first record that tells one."""
     for record in records:
         if record.rank is not None:
-            return f"rank {record.rank}"
+            return f"rank {record.rank} of its communicator"
     return None
 
 

@@ -148,7 +148,7 @@ def test_crashed_driver_leaves_nothing_and_loses_only_what_had_not_come(hung: Fo
         assert lost or hanging["status"] == "partial"  # it may have answered just before
         assert "ok" in [node["status"] for node in found.document["nodes"]]
     else:  # it crashed before the first answer
-        assert (code, err.startswith("raydiag: "), err.count("\n")) == (4, True, 1)
+        assert (code, json.loads(err)["error"]["exit_code"], err.count("\n")) == (4, 4, 1)
     _eventually(lambda: set(job_states(hung.cluster).values()) <= TERMINAL)
     _only_stuck_reader_is_left(hung)
 

@@ -128,7 +128,7 @@ def cluster(late: int, *of_first: ProbeResult, age_s: float = 2000.0) -> list[No
 
 
 def stragglers(reports: Sequence[NodeReport]) -> list[Finding]:
-    found = judge_nodes(snapshot(*reports))
+    found = judge_nodes(snapshot(*reports, job_start=NOW - 3600))
     return [finding for finding in found if finding.failure_class == "straggler"]
 
 
@@ -156,6 +156,12 @@ def test_counts_that_move_are_no_hang() -> None:
 
 def test_while_steps_come_nobody_is_late_by_ras() -> None:
     assert stragglers(cluster(-1, ras(2, "addr-c", 702), age_s=0.3)) == []
+
+
+def test_while_steps_come_or_without_a_job_no_dump_accuses() -> None:
+    assert stragglers(cluster(2, age_s=0.3)) == []
+    found = judge_nodes(snapshot(*cluster(2)))
+    assert "straggler" not in {finding.failure_class for finding in found}
 
 
 def test_where_no_step_is_seen_ras_alone_is_a_guess() -> None:

@@ -157,7 +157,9 @@ def report(tmp_path: Path) -> Path:
         {"class": "pcie-degraded", "severity": "critical", "confidence": "likely", "host": "n1"},
     ]
     path = tmp_path / "report.json"
-    path.write_text(json.dumps({"schema": "raydiag.probe/1", "findings": findings}))
+    made = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    document = {"schema": "raydiag.probe/1", "generated_at": made, "findings": findings}
+    path.write_text(json.dumps(document))
     return path
 
 
@@ -179,6 +181,10 @@ def test_too_many_nodes_are_nobodys_to_drain(slurm: Slurm, report: Path, tmp_pat
     broken = tmp_path / "broken.json"
     broken.write_text('{"schema": "raydiag.probe/1"')
     slurm.run("env", "RAYDIAG_DRAIN=1", drain, str(broken), code=2)
+    slurm.run("env", "RAYDIAG_DRAIN=1", "RAYDIAG_DRAIN_AT_MOST=four", drain, str(report), code=2)
+    old = json.loads(report.read_text()) | {"generated_at": "2026-01-01T00:00:00Z"}
+    report.write_text(json.dumps(old))
+    assert "no node to drain" in slurm.run("env", "RAYDIAG_DRAIN=1", drain, str(report))
     assert set(slurm.node_states().values()) == {"idle"}
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional
@@ -27,7 +28,8 @@ _CONNECT_S = 2.0
 _THROUGH_SSH_S = 10.0
 _STATUS_S = 5.0
 HISTORY_S = 20.0
-_ROUND_MARGIN_S = 5.0
+_ROUND_MARGIN_S = 0.8
+_BEGIN_S = 4.0  # to the first message of a round
 END, PROGRESS = 999_999, 1_000_000  # numbers of messages, as in `coordinator`
 
 Progress = Callable[[int, int], None]  # nodes answered, nodes asked
@@ -150,9 +152,11 @@ class Conversation:
     def round(self, request: Mapping[str, Any], progress: Progress) -> dict[int, dict[str, Any]]:
         """The messages of a round that was asked for, by number, until its end message."""
         messages: dict[int, dict[str, Any]] = {}
-        limit_s = float(request["deadline_s"]) + _ROUND_MARGIN_S
+        until = time.monotonic() + float(request["deadline_s"]) + _ROUND_MARGIN_S
         while END not in messages:
-            message = self.hear(limit_s)
+            # It says at once that a round begins, or that it is at another caller's.
+            limit_s = until - time.monotonic() if messages else _BEGIN_S
+            message = self.hear(max(limit_s, 0.01))
             number = message.get("number")
             if not isinstance(number, int):
                 raise self._broken("a message has no number")
@@ -160,6 +164,8 @@ class Conversation:
                 messages[number] = message
             else:
                 progress(_count(message.get("answered")), _count(message.get("asked")))
+        if messages[END].get("busy"):
+            raise NoAgent(f"the resident agent {self.agent.id} is at another caller's round")
         return messages
 
     def remember(self, findings: Sequence[Finding], jobs: Sequence[str] = ()) -> None:

@@ -20,6 +20,7 @@ import contextlib
 import os
 import resource
 import socket
+import sqlite3
 import sys
 import threading
 import time
@@ -29,7 +30,7 @@ from typing import Any, Optional
 import ray
 
 from raydiag.cluster import coordinator
-from raydiag.cluster.coordinator import END, PROGRESS, NoNodes, Selection
+from raydiag.cluster.coordinator import END, NoNodes, Selection
 from raydiag.cluster.resident import metrics, wire
 from raydiag.cluster.resident.memory import NodeMemory
 from raydiag.cluster.resident.warm import WarmActors, WarmRound
@@ -38,7 +39,8 @@ _FOLLOW_S = 15.0  # between looks at which nodes there are
 _HANDSHAKE_S = 5.0
 _MOST_CALLERS = 16
 _CALLER_S = 660.0  # without a word of his
-_SEND_S = 20.0  # for a caller to take what he is sent
+_BUSY_S = 1.0  # a caller waits so long for another one's round, then goes the long way
+_SEND_S = 3.0  # for a caller to take what he is sent
 _SAVE_S = 60.0
 _STATUS_NODES = 20  # named in `status`; the others are counted
 
@@ -120,12 +122,9 @@ class Agent:
         def say(number: int, message: _Json) -> None:
             channel.send({**message, "number": number})
 
-        until = time.monotonic() + float(request["deadline_s"])
-        while not self._round.acquire(timeout=0.5):
-            if time.monotonic() > until:
-                say(END, {"failed": "the resident agent is at another caller's round: try again"})
-                return
-            say(PROGRESS, {})
+        if not self._round.acquire(timeout=_BUSY_S):
+            say(END, {"busy": True})
+            return
         try:
             _RememberedRound(self, request, say).run()
         except Selection as error:
@@ -144,8 +143,7 @@ class Agent:
             with self._round, contextlib.suppress(NoNodes, ray.exceptions.RayError):
                 _RememberedRound(self, self.request["round"], lambda *_: None).run()
                 self.counts["own_rounds"] += 1
-            self.memory.save()
-            self._unsaved_since = None
+            self._save()
             time.sleep(max(1.0, every_s - (time.monotonic() - began)))
 
     def _changed(self) -> None:
@@ -159,8 +157,13 @@ class Agent:
                 self.actors.follow(ray.nodes())
             since = self._unsaved_since
             if since is not None and time.monotonic() - since > _SAVE_S:
-                self._unsaved_since = None
-                self.memory.save()
+                self._save()
+
+    def _save(self) -> None:
+        """An odd record of a node must not end the thread that follows the cluster."""
+        self._unsaved_since = None
+        with contextlib.suppress(ValueError, OverflowError, sqlite3.Error):
+            self.memory.save()
 
     def status(self) -> dict[str, Any]:
         """What `raydiag agent status` shows."""

@@ -252,9 +252,9 @@ def _said(answer: bytes) -> tuple[list[Mapping[str, Any]], int]:
 
 def _is_line(record: Mapping[str, Any]) -> bool:
     numbers = [record["time_s"], record["level"], record["facility"]]
-    return all(isinstance(number, (int, float)) for number in numbers) and isinstance(
-        record["text"], str
-    )
+    if not isinstance(record["text"], str) or not record["text"].isprintable():
+        return False
+    return all(isinstance(number, (int, float)) and abs(number) < 1 << 40 for number in numbers)
 
 
 def _text(value: object) -> str:

@@ -114,10 +114,16 @@ class WarmRound(Coordinator):
         self._warm, self._say = actors, say
         self._debtors: set[str] = set()  # nodes that owe the answer of an earlier round
         self._retried: set[str] = set()
+        self._is_alone = False  # nobody listens any more
 
     def say(self, number: int, message: Mapping[str, Any]) -> None:
-        """Hand one message on."""
-        self._say(number, message)
+        """Hand one message on. A caller who is gone ends the round, and no actor."""
+        if self._is_alone:
+            return
+        try:
+            self._say(number, message)
+        except OSError:
+            self._is_alone = True
 
     def _packed(self) -> bytes:
         return self._warm.packed(self.request["node"])
@@ -170,7 +176,7 @@ class WarmRound(Coordinator):
         """It stays."""
 
     def _left_s(self) -> float:
-        left_s = super()._left_s()
+        left_s = 0.0 if self._is_alone else super()._left_s()
         if self.calls and all(node_id in self._debtors for node_id, _ in self.calls.values()):
             left_s = min(left_s, self.started + _SILENT_PATIENCE_S - time.monotonic())
         return left_s
