@@ -401,6 +401,16 @@ def test_errors_are_json_where_json_was_asked_for(invoke: Invoke, words: Sequenc
     assert "no/such" in document["error"]["message"] or "--no-such-option" in err
 
 
+@pytest.mark.parametrize("name", ["myjob", "raysubmit_abc"])
+def test_a_job_of_a_cluster_that_does_not_answer_is_not_only_unknown(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:1")
+    code, _, err = invoke("diagnose", name)
+    assert code == 4 and err.count("\n") == 1
+    assert name in err and "no Ray dashboard at http://127.0.0.1:1" in err
+
+
 def test_json_is_short_for_its_format(invoke: Invoke, tmp_path: Path) -> None:
     log = tmp_path / "dmesg"
     log.write_text("[    1.000000] Linux version 5.15.0\n")

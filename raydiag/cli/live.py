@@ -165,7 +165,10 @@ def _cluster(call: _Call) -> _LiveSources:
         if sources is None:
             if arguments.job is None and arguments.prometheus is None:
                 raise CannotRun(f"{error}; or name a job's directory, log or id") from None
-            sources = _log_of(call)
+            try:
+                sources = _log_of(call)
+            except NoSuchJob as unknown:
+                raise CannotRun(f"{unknown}; and {error}") from None
         elif sources.no_log and arguments.prometheus is None:
             raise
         source = arguments.ssh or arguments.address or "the cluster"
