@@ -145,7 +145,7 @@ class KnownFinding:
     severity: str
     first_seen: float  # Unix s
     last_seen: float
-    times: int  # probes that found it
+    times: int  # probes that found it; 0: it is new
     jobs: tuple[str, ...] = ()  # submission ids of the jobs that ran meanwhile
 
     @property
@@ -243,6 +243,7 @@ class Finding:
     next_steps: Sequence[str] = ()
     address: Optional[str] = None  # of its machine, only where several machines share the host name
     before_job: bool = False  # all of it was so before the job, or the first sample of its metrics
+    known: Optional[KnownFinding] = None  # from earlier probes; None: no resident agent remembers
 
     @property
     def class_and_host(self) -> tuple[str, Optional[str]]:

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from raydiag.cluster.resident import caller
 from raydiag.cluster.resident import memory as memory_module
 from raydiag.cluster.resident.memory import NodeMemory
+from raydiag.model import Finding
 
 SESSION = "session_x"
 
@@ -79,6 +81,13 @@ def test_what_was_found_is_counted_with_its_jobs() -> None:
     first, second = memory.known()
     assert (first["gpu"], first["times"], first["jobs"]) == ("3", 2, ["job-a", "job-b"])
     assert (second["gpu"], second["times"], second["jobs"]) == ("4", 1, ["job-b"])
+    of_gpu_3, _ = caller.known(memory.known())
+    assert of_gpu_3.key == Finding("nvlink", "node001", gpu=3).key
+    assert of_gpu_3.jobs == ("job-a", "job-b")
+
+
+def test_what_makes_no_sense_is_not_known() -> None:
+    assert caller.known(None) == caller.known([1, {"class": "nvlink"}, None]) == []
 
 
 def test_the_copy_is_private_and_comes_back(directory: Path) -> None:

@@ -111,4 +111,5 @@ def snapshot(collected: Collected, api: ClusterAccess, whole_cluster: bool) -> S
         actors=api.actors() if needs_actors and time.monotonic() < api.limit else (),
         whole_cluster=whole_cluster,
         running=collected.running,
+        known=collected.known,
     )

@@ -47,6 +47,7 @@ class _Call:
     stack: contextlib.ExitStack
     requests: Sequence[ProbeRequest] = ()  # to the nodes; empty: all probes, on all of them
     lost: list[HostUnread] = field(default_factory=list)  # what none of the sources tells
+    answers: list[Collected] = field(default_factory=list)  # of the nodes, once they are there
 
 
 @dataclass
@@ -130,7 +131,10 @@ def examine_live(
             unread=(*sources.unread, *call.lost),
             notes=() if sources.nodes is not None else sources.notes,
         )
-        return examine(sources.facts, moment, request)
+        examined = examine(sources.facts, moment, request)
+        for collected in call.answers:
+            collected.remember(examined.case.known_findings)
+        return examined
 
 
 def without_log(subject: str) -> JobFacts:
@@ -325,6 +329,7 @@ def _probed(call: _Call, sources: _LiveSources, api: ClusterAccess, address: Any
     from raydiag.explain.job import LiveNodes
 
     collected = _answers(call, api, address)
+    call.answers.append(collected)
     snapshot = cluster_options.snapshot(collected, api, whole_cluster=True)
     job = sources.job
     if job is None:

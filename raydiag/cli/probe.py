@@ -79,6 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
         snapshot = cluster_options.snapshot(collected, api, whole_cluster=request.select is None)
         progress.clear()
         explained = diagnosis.explain(snapshot)
+        collected.remember(explained.findings)
         _show(arguments, snapshot, explained, collected.cluster)
     return diagnosis.exit_code(explained)
 

@@ -2,10 +2,11 @@
 
 import base64
 import contextlib
+import functools
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Optional, cast
 
@@ -46,6 +47,7 @@ _END = 999_999  # number of the coordinator's last message
 _NODE_ANSWER_LIMIT_BYTES = 64 << 20
 
 Progress = Callable[[int, int], None]  # nodes answered, nodes asked
+Remember = Callable[[Iterable[Finding]], None]
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class Collected:
     running: Sequence[str]  # submission ids of those jobs
     cluster: Mapping[str, Any]  # address, session_name, ray_version, gcs_address, the times
     known: Optional[Sequence[KnownFinding]] = None  # what the resident agent remembers, if any
-    remember: Callable[[Sequence[Finding]], None] = lambda found: None  # hand in what was found
+    remember: Remember = lambda _: None  # hands in what was found, to be known from then on
 
 
 @contextlib.contextmanager
@@ -178,7 +180,7 @@ def _warm(
         collected,
         cluster={**collected.cluster, "agent": told},
         known=caller.known(messages[0].get("known")),
-        remember=conversation.remember,
+        remember=functools.partial(conversation.remember, jobs=collected.running),
     )
 
 

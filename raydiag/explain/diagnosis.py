@@ -113,9 +113,20 @@ def judge_nodes(snapshot: Snapshot) -> list[Finding]:
         finding = merged.finding
         weighed = _weighed(finding, signs.get(fault_of(finding, by_process=True), set()))
         weighed = _as_witnessed(weighed, accused)
-        placed = _with_rank(names.named(weighed), ranks)
-        findings.append(_with_address(placed, addresses))
+        placed = _with_address(_with_rank(names.named(weighed), ranks), addresses)
+        findings.append(_as_known(placed, snapshot))
     return findings
+
+
+def _as_known(finding: Finding, snapshot: Snapshot) -> Finding:
+    """With what earlier probes say of it, where a resident agent remembers."""
+    if snapshot.known is None:
+        return finding
+    for known in snapshot.known:
+        if known.key == finding.key:
+            return replace(finding, known=known)
+    is_new = model.KnownFinding(*finding.key, "", snapshot.time, snapshot.time, times=0)
+    return replace(finding, known=is_new)
 
 
 def _with_rank(finding: Finding, ranks: Mapping[str, Ranks]) -> Finding:

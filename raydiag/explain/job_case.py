@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
-from raydiag.model import Coverage, Observation
+from raydiag.model import Coverage, Finding, Observation
 from raydiag.playbooks.observations import RuledOut
 
 _BROKEN = ("failed", "hanging")
@@ -29,6 +30,12 @@ class JobCase:
     of_cluster: bool = False  # the nodes of a live cluster were probed
     shared_cluster: bool = False  # other jobs run there, and which nodes are this one's is unknown
     asides: Sequence[Observation] = ()  # true of the nodes, and no cause of what the job does
+
+    @property
+    def known_findings(self) -> list[Finding]:
+        """What nodes show of which a resident agent knows whether it is new."""
+        seen = map(attrgetter("finding"), (*self.observations, *self.asides))
+        return [finding for finding in seen if finding.known is not None]
 
     @property
     def log_only(self) -> str:

@@ -77,6 +77,7 @@ def _merged_finding(ranked: Sequence[Finding]) -> Finding:
         confidence=max(map(attrgetter("confidence"), ranked), key=attrgetter("rank")),
         explanation=explained.explanation,
         before_job=explained.before_job,
+        known=next(filter(None, map(attrgetter("known"), ranked)), None),
         evidence=tuple(dict.fromkeys(evidence)),
     )
 

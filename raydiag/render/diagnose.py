@@ -18,7 +18,7 @@ from raydiag.render.admin_report import admin_sections
 from raydiag.render.coverage import blind_lines
 from raydiag.render.document import severity_of
 from raydiag.render.formats import count, filled, grouped, hosts_of, joined, since, utc
-from raydiag.render.groups import groups, scope, source_and_text
+from raydiag.render.groups import groups, known_before, scope, source_and_text
 from raydiag.render.host_grid import grid_of_job
 from raydiag.render.report import (
     Block,
@@ -169,7 +169,7 @@ def _events(chain: Sequence[Finding], examined: ExaminedJob) -> Iterator[Event]:
         yield Event(
             _when(finding),
             finding.failure_class,
-            (scope([finding]), finding.confidence.value),
+            (scope([finding]), finding.confidence.value, known_before([finding])),
             finding.title,
             _later(finding.onset, chain[0].onset),
             _evidence(finding, examined, show_all=False),

@@ -176,6 +176,7 @@ def _plain_record(record: Any) -> dict[str, Any]:
 
 def _finding(finding: Finding) -> dict[str, Any]:
     scope_and_onset = picked(finding, "host", "gpu", "device", "pid", "task", "onset")
+    known = {} if finding.known is None else {"known": _known(finding.known)}
     return {
         "class": finding.failure_class,
         "severity": severity_of(finding).value,
@@ -185,7 +186,15 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "evidence": list(map(evidence, finding.evidence)),
         "explanation": finding.explanation,
         "next_steps": list(finding.next_steps),
+        **known,
     }
+
+
+def _known(known: model.KnownFinding) -> dict[str, Any]:
+    """From earlier probes; `times` 0 is a new finding, of which nothing else is known."""
+    if not known.times:
+        return {"times": 0, "first_seen": None, "last_seen": None, "jobs": []}
+    return picked(known, "times", "first_seen", "last_seen", "jobs")
 
 
 def _coverage(coverage: Coverage) -> dict[str, Any]:

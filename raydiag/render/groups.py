@@ -4,11 +4,22 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from operator import attrgetter
 
 from raydiag.model import Diagnosis, Evidence, Finding, Severity
 from raydiag.nodeset import fold
 from raydiag.render.document import chain_indices, severity_of
-from raydiag.render.formats import beginning, counted, filled, number, shape, since, timed
+from raydiag.render.formats import (
+    beginning,
+    count,
+    counted,
+    filled,
+    number,
+    shape,
+    since,
+    timed,
+    utc,
+)
 from raydiag.render.report import Paragraph, Quote, Section, Steps, severity_label
 
 EVIDENCE_LINES = 5
@@ -33,9 +44,9 @@ class Group:
         return severity_of(self.first)
 
     def facts(self) -> list[str]:
-        """Scope, onset, confidence; without what is not known."""
+        """Scope, onset, confidence, whether it is new; without what is not known."""
         facts = [scope(self.findings), self._since(), self.first.confidence.value]
-        return list(filter(None, facts))
+        return list(filter(None, [*facts, known_before(self.findings)]))
 
     def evidence(self, verbose: bool) -> list[str]:
         """A line for each piece of evidence of the first finding."""
@@ -103,6 +114,18 @@ def scope(findings: Iterable[Finding]) -> str:
     if tasks:
         parts.append(f"task {fold(tasks)}")
     return " ".join(filter(None, parts))
+
+
+def known_before(findings: Iterable[Finding]) -> str:
+    """Whether earlier probes have found it; "" where no resident agent remembers them."""
+    known = list(filter(None, map(attrgetter("known"), findings)))
+    before = [finding for finding in known if finding.times]
+    if not before:
+        return "new" if known else ""
+    of_these = f" ({len(before)} of these {len(known)})" if len(before) < len(known) else ""
+    times = count(max(finding.times for finding in before), "probe")
+    first = utc(min(finding.first_seen for finding in before))
+    return f"known since {first}, by {times}{of_these}"
 
 
 def evidence_line(evidence: Evidence) -> str:

@@ -81,9 +81,11 @@ def dead_nodes(snapshot: Snapshot) -> Iterator[Finding]:
         reason = node.death_reason or report.reason or "no reason given"
         text = f"node {node.node_id} at {node.address} is dead: {reason}"
         known: dict[str, Any] = {"severity": Severity.CRITICAL, "onset": node.ended_at}
+        listed = Evidence(NODE_TABLE, text, time=node.ended_at)
+        evidence = (listed, *_last_words(snapshot, report))
         if departure := departures.get(node.node_id):
             known.update(severity=Severity.INFO, explanation=f"Not a present fault: {departure}.")
-        evidence = (Evidence(NODE_TABLE, text, time=node.ended_at),)
+            evidence = (listed,)
         yield Finding("ray-node-dead", names[node.machine], evidence=evidence, **known)
 
 
@@ -102,8 +104,21 @@ def unreachable_nodes(snapshot: Snapshot) -> Iterator[Finding]:
             known = catalog.variant("node-unreachable", "all-nodes")
         if any(phrase in reason for phrase in _ANSWER_UNUSABLE):
             known = catalog.variant("node-unreachable", "unusable-answer")
-        evidence = (Evidence(source, reason, waited_s, snapshot.time),)
+        asked = Evidence(source, reason, waited_s, snapshot.time)
+        evidence = (asked, *_last_words(snapshot, report))
         yield Finding("node-unreachable", names[node.machine], evidence=evidence, **known)
+
+
+def _last_words(snapshot: Snapshot, report: model.NodeReport) -> Iterator[Evidence]:
+    """What the resident agent has of a node from before it fell silent, the newest line first."""
+    words = report.last_words
+    if words is None:
+        return
+    age_s = snapshot.time - words.last_seen
+    text = f"last seen {age_s:.0f} s before this probe"
+    yield Evidence("resident agent", text, age_s, words.last_seen)
+    for time_s, text in reversed(words.kernel_log):
+        yield Evidence("its kernel log, as last seen", text, time=time_s)
 
 
 def hung_reads(snapshot: Snapshot) -> Iterator[Finding]:

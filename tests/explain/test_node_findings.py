@@ -7,7 +7,15 @@ import pytest
 
 from raydiag import catalog, rules
 from raydiag.explain.diagnosis import judge_nodes
-from raydiag.model import Confidence, Evidence, Finding, Severity, Snapshot, StuckReader
+from raydiag.model import (
+    Confidence,
+    Evidence,
+    Finding,
+    KnownFinding,
+    Severity,
+    Snapshot,
+    StuckReader,
+)
 from raydiag.probes.d_state import BlockedTask
 from raydiag.probes.gpu_sensors import GpuSensors
 from raydiag.probes.kernel_log import KernelLine
@@ -198,3 +206,14 @@ def test_rules_yield_known_classes_only() -> None:
     )
     assert {one.failure_class for one in found} <= set(catalog.failures())
     assert len(found) == 5
+
+
+def test_a_finding_says_whether_earlier_probes_knew_it(kernel_says: Callable[..., None]) -> None:
+    kernel_says(event("gpu-driver-fault", host="a"), event("gpu-driver-fault", host="b"))
+    nodes = snapshot(report("a"), report("b"))
+    assert [finding.known for finding in judge_nodes(nodes)] == [None, None]
+    known = KnownFinding("gpu-driver-fault", "a", "", "", "critical", NOW - 900, NOW - 60, 5)
+    at_a, at_b = judge_nodes(replace(nodes, known=[known]))
+    assert at_a.known == known
+    assert at_b.known is not None
+    assert (at_b.known.times, at_b.known.key) == (0, ("gpu-driver-fault", "b", "", ""))

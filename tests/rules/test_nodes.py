@@ -9,6 +9,8 @@ from raydiag.cluster.collect import reports
 from raydiag.explain.diagnosis import coverage
 from raydiag.model import (
     Confidence,
+    LastWords,
+    NodeReport,
     NodeStatus,
     ProbeResult,
     Severity,
@@ -197,3 +199,28 @@ def test_a_mount_with_a_stuck_reader_is_told_once() -> None:
         )
     )
     assert finding.pid == 4711
+
+
+_WORDS = LastWords(NOW - 40, ((NOW - 90, "nvme0: timeout"), (NOW - 41, "Kernel panic - x")))
+
+
+@pytest.mark.parametrize(
+    "silent",
+    [
+        dead("b", "UNEXPECTED_TERMINATION: missing heartbeats"),
+        report("b", status=NodeStatus.TIMEOUT, reason="no answer within 30 s"),
+    ],
+)
+def test_a_node_that_is_gone_has_its_last_words(silent: NodeReport) -> None:
+    seen = snapshot(report("a"), replace(silent, last_words=_WORDS))
+    (finding,) = (*dead_nodes(seen), *unreachable_nodes(seen))
+    _, seen_last, newest, oldest = finding.evidence
+    assert seen_last.text == "last seen 40 s before this probe"
+    assert (newest.text, newest.time) == ("Kernel panic - x", NOW - 41)
+    assert (oldest.text, oldest.time) == ("nvme0: timeout", NOW - 90)
+
+
+def test_a_node_that_left_as_planned_needs_no_last_words() -> None:
+    gone = replace(dead("b", "AUTOSCALER_DRAIN_IDLE: idle"), last_words=_WORDS)
+    (finding,) = dead_nodes(snapshot(gone))
+    assert len(finding.evidence) == 1

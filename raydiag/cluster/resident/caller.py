@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -168,7 +168,7 @@ class Conversation:
             raise NoAgent(f"the resident agent {self.agent.id} is at another caller's round")
         return messages
 
-    def remember(self, findings: Sequence[Finding], jobs: Sequence[str] = ()) -> None:
+    def remember(self, findings: Iterable[Finding], jobs: Sequence[str]) -> None:
         """Hand in what a probe has found, and the jobs that ran; nobody waits for it."""
         found = []
         for finding in findings:
