@@ -31,6 +31,13 @@ from tests.cluster import fake_node, fake_rdma, namespaces
 from tests.cluster.simulated_hosts import Cluster, HostSpec
 
 _RAYDIAG = [sys.executable, "-m", "raydiag"]
+_NODE_BUDGET_S = 20.0
+# Nodes, format, targets.
+_JUDGED = (
+    (1000, "text", "< 2 s", "< 300 MiB"),
+    (1000, "json", "-", "-"),
+    (10_000, "text", "< 10 s", "< 1024 MiB"),
+)
 _FLOOR_JOB = Path(__file__).with_name("floor_job.py")
 
 
@@ -67,15 +74,14 @@ def startup() -> None:
 
 
 def judge() -> None:
-    """A thousand synthetic nodes merged, judged and rendered, in a process of its own."""
-    print("judge: 1,000 nodes, 8 GPUs each")
-    for shape in ("text", "json"):
-        script = [sys.executable, str(Path(__file__).with_name("thousand_nodes.py")), shape]
-        runs = [json.loads(subprocess.check_output(script)) for _ in range(3)]
-        times = [run["seconds"] for run in runs]
-        peak = max(run["peak_mib"] for run in runs)
-        _show(f"decode, judge, render as {shape}", _spread(times, "s"), "< 2 s")
-        _show("peak memory", f"{peak:.0f} MiB", "< 300 MiB")
+    """Synthetic nodes merged, judged and rendered, each time in a process of its own."""
+    script = Path(__file__).with_name("synthetic_nodes.py")
+    for nodes, shape, seconds, mib in _JUDGED:
+        print(f"judge: {nodes:,} nodes, 8 GPUs each, as {shape}")
+        argv = [sys.executable, str(script), shape, str(nodes)]
+        runs = [json.loads(subprocess.check_output(argv)) for _ in range(3)]
+        _show("decode, judge, render", _spread([run["seconds"] for run in runs], "s"), seconds)
+        _show("peak memory", f"{max(run['peak_mib'] for run in runs):.0f} MiB", mib)
 
 
 def kmsg() -> None:
@@ -177,7 +183,7 @@ def _node_command() -> list[str]:
         "-B",
         "-c",
         bundle.entrypoint("node_runner"),
-        *("20", str(os.getpid())),
+        *(str(time.monotonic() + _NODE_BUDGET_S), str(_NODE_BUDGET_S), str(os.getpid())),
     ]
 
 

@@ -7,6 +7,7 @@ of ours.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -71,7 +72,7 @@ class Node:
     death_reason: str = ""  # Ray's DeathReason and its message; empty while alive
     ended_at: Optional[float] = None  # Unix s; None while alive, or where Ray does not say
 
-    @property
+    @functools.cached_property
     def host(self) -> str:
         """Short host name, the `host` of every finding; the address when Ray has no name."""
         if ":" in self.hostname or self.hostname.replace(".", "").isdigit():
@@ -190,7 +191,7 @@ class Actor:
     job_id: str = ""  # as workers name it, 8 hex digits
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # itself and no other: what it leads to is kept by it
 class Snapshot:
     """The cluster at one moment: the input of every rule."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import gc
 import os
 import signal
 import sys
@@ -45,6 +46,9 @@ from raydiag.cli import (
 )
 from raydiag.errors import RaydiagError, UsageError
 
+# Objects between looks for garbage: what a thousand nodes say is a million objects and no garbage,
+# and Python would look through them again and again.
+COLLECTIONS_APART = 100_000
 _INTERRUPTED, _NO_READER = 130, 141  # as shells report SIGINT and SIGPIPE
 _MOST_OF_ERROR = 500  # characters
 # fmt: off
@@ -79,6 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, _terminated)  # clean up as on Ctrl-C
+    gc.set_threshold(COLLECTIONS_APART)
     try:
         return _run(arguments)
     finally:

@@ -11,6 +11,7 @@ is kept. They need the standard library only and run on Python 3.9.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator, Sequence
@@ -54,7 +55,11 @@ class Probe:
 
     def identity_of(self, record: Any) -> Any:
         """Equal for two records of the same thing: of two samples, or of two Ray nodes."""
-        return attrgetter(*self.identity)(record) if self.identity else repr(record)
+        return self._identity(record)
+
+    @functools.cached_property
+    def _identity(self) -> Callable[[Any], Any]:
+        return attrgetter(*self.identity) if self.identity else repr
 
 
 # Probes that run only when they are asked for by name.

@@ -47,6 +47,8 @@ ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- hf_ sk- xox xapp- npm_ pypi- nvapi- 
 wandb_v1_ ya29. @ akia asia aiza eyj -u -user sig= signature= code= auth= x-amz- x-goog-
 """
 _SIGNS = tuple(_HINTS.split())
+_SHORT = 256  # characters; what is longer is seldom said twice
+_PLAIN = (int, float, type(None))
 # Of a terminal, or without width: what may stand inside of a secret and hide it from its form.
 _INVISIBLE = re.compile(
     r"\x1b\[[0-9;]{0,32}[A-Za-z]|[\x00-\x08\x0e-\x1f\x7f\xad\u200b-\u200f\u2060\ufeff]"
@@ -68,12 +70,18 @@ def masked_text(text: str) -> str:
 def masked_value(value: Any) -> Any:
     """The same for all strings of a document's value, and for what stands under such a name."""
     if isinstance(value, str):
-        return masked_text(value)
-    if isinstance(value, Mapping):
-        return _masked_mapping(value)
+        return _masked_again(value) if len(value) < _SHORT else masked_text(value)
     if isinstance(value, (list, tuple)):
         return list(map(_masked_word, ("", *value), value))
-    return value
+    if isinstance(value, _PLAIN):
+        return value
+    return _masked_mapping(value) if isinstance(value, Mapping) else value
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _masked_again(text: str) -> str:
+    """As `masked_text`: documents of many nodes say the same short things over and over."""
+    return masked_text(text)
 
 
 def masked_part(part: Any) -> Any:

@@ -4,11 +4,12 @@ One machine may run several Ray nodes, which then report the same hardware: it i
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain
 from operator import attrgetter
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from raydiag import catalog, model, probes
 from raydiag.model import Evidence, Finding, NodeReport, NodeStatus, Snapshot
@@ -26,12 +27,13 @@ class Samples(Generic[Record]):
     seconds: float  # between them
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Machine:
     """One machine that answered, through one or more Ray nodes."""
 
     name: str  # the `host` of findings, see `machine_names`
     reports: Sequence[NodeReport]
+    _records: dict[type, Any] = field(default_factory=dict, repr=False)
 
     @property
     def read_at(self) -> float | None:
@@ -46,14 +48,19 @@ class Machine:
         """What one probe could not read."""
         return chain.from_iterable(map(attrgetter("unread"), self.results(probe)))
 
-    def records(self, kind: type[Record]) -> list[Record]:
+    def records(self, kind: type[Record]) -> Sequence[Record]:
         """All records of a kind, each once: of equal identity the first report's."""
+        if kind not in self._records:
+            self._records[kind] = self._distinct(kind)
+        return cast("Sequence[Record]", self._records[kind])
+
+    def _distinct(self, kind: type[Record]) -> tuple[Record, ...]:
         probe = probes.of_record(kind)
         distinct: dict[Any, Record] = {}
         for result in self.results(probe.name):
             for record in result.records:
                 distinct.setdefault(probe.identity_of(record), record)
-        return list(distinct.values())
+        return tuple(distinct.values())
 
     def samples(self, kind: type[Record]) -> list[Samples[Record]]:
         """What both samples show; of several Ray nodes the first that saw it counts."""
@@ -100,14 +107,15 @@ def _is_working(process: RayProcess) -> bool:
     return process.role in ("worker", "child") and process.command != "ray::IDLE"
 
 
-def machines(snapshot: Snapshot) -> list[Machine]:
+@lru_cache(maxsize=1)  # each rule asks for them
+def machines(snapshot: Snapshot) -> Sequence[Machine]:
     """The machines that answered, in the order of the node list."""
     names = machine_names(snapshot)
     reports: dict[str, list[NodeReport]] = {}
     for report in snapshot.nodes:
         if report.status in (NodeStatus.OK, NodeStatus.PARTIAL):
             reports.setdefault(names[report.node.machine], []).append(report)
-    return [Machine(name, reports_of_machine) for name, reports_of_machine in reports.items()]
+    return tuple(Machine(name, reports_of_machine) for name, reports_of_machine in reports.items())
 
 
 def each_record(snapshot: Snapshot, kind: type[Record]) -> Iterator[tuple[Machine, Record]]:
@@ -126,7 +134,8 @@ def each_sample(
             yield machine, samples
 
 
-def machine_names(snapshot: Snapshot) -> dict[tuple[str, str], str]:
+@lru_cache(maxsize=1)
+def machine_names(snapshot: Snapshot) -> Mapping[tuple[str, str], str]:
     """What rules call each machine, by `Node.machine`: its host name alone where that is unique.
 
     Where several machines share a host name, the address follows it, so that no two are mixed up.

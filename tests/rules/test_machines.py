@@ -36,7 +36,7 @@ def test_machines_that_share_a_host_name_are_told_apart_by_address() -> None:
 
 
 def test_a_node_that_did_not_answer_is_no_machine() -> None:
-    assert machines(snapshot(report("b", status=NodeStatus.TIMEOUT))) == []
+    assert machines(snapshot(report("b", status=NodeStatus.TIMEOUT))) == ()
 
 
 def test_several_ray_nodes_of_one_machine_show_each_record_once() -> None:
@@ -48,8 +48,8 @@ def test_several_ray_nodes_of_one_machine_show_each_record_once() -> None:
             report("a", node_id="2", versions=[again, other]),
         )
     )
-    assert machine.records(Version) == [first, other]
-    assert machine.records(BadPages) == []
+    assert machine.records(Version) == (first, other)
+    assert machine.records(BadPages) == ()
 
 
 def test_what_is_in_both_samples_is_paired() -> None:

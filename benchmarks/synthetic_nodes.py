@@ -1,4 +1,6 @@
-"""One thousand synthetic node answers: decoded, judged and rendered. Prints one JSON line.
+"""Synthetic answers of many nodes: decoded, judged and rendered. Prints one JSON line.
+
+    python benchmarks/synthetic_nodes.py text|json [NODES]
 
 Each node has 8 GPUs, 97 kernel lines and 40 processes; every hundredth is sick. The answers are
 made first, in the form in which they come out of a job's log; only what follows is timed.
@@ -7,6 +9,7 @@ made first, in the form in which they come out of a job's log; only what follows
 from __future__ import annotations
 
 import base64
+import gc
 import json
 import resource
 import sys
@@ -15,6 +18,7 @@ import zlib
 from typing import Any
 
 from raydiag import probes
+from raydiag.cli import COLLECTIONS_APART
 from raydiag.cluster import collect
 from raydiag.explain import diagnosis
 from raydiag.model import Snapshot
@@ -22,7 +26,6 @@ from raydiag.render import document
 from raydiag.render.probe import probe_report
 from raydiag.render.text import text
 
-_NODES = 1000
 _NOW = 1_790_000_000.0
 HOLDS = {"no_new_privs": True, "seccomp": True, "landlock_abi": 4}
 
@@ -162,7 +165,8 @@ def _message(number: int) -> dict[str, Any]:
     return {"status": "answered", "answer": packed, "duration_s": 0.3}
 
 
-def main(shape: str) -> None:
+def main(shape: str, nodes: int) -> None:
+    gc.set_threshold(COLLECTIONS_APART)  # as the command does
     listed = [
         {
             "node_id": f"{number:056x}",
@@ -171,12 +175,12 @@ def main(shape: str) -> None:
             "address": f"10.1.{number // 250}.{number % 250}",
             "death_reason": "",
         }
-        for number in range(1, _NODES + 1)
+        for number in range(1, nodes + 1)
     ]
-    messages = {number: _message(number) for number in range(1, _NODES + 1)}
+    messages = {number: _message(number) for number in range(1, nodes + 1)}
     for name in probes.names():
         probes.load(name)
-    started = time.monotonic()
+    started, cpu_started = time.monotonic(), time.process_time()
     reports = collect.reports(listed, messages, sorted(_probes(1)), ends={})
     snapshot = Snapshot(reports, _NOW)
     explained = diagnosis.explain(snapshot)
@@ -184,12 +188,16 @@ def main(shape: str) -> None:
         size = sum(map(len, document.lines(document.probe_document(snapshot, explained, {}, _NOW))))
     else:
         size = len(text(probe_report(snapshot, explained, {}, False), 100))
-    seconds = time.monotonic() - started
+    seconds, cpu_s = time.monotonic() - started, time.process_time() - cpu_started
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     found = len(explained.findings)
     assert all(report.status.value == "ok" for report in reports), reports[0].reason
-    print(json.dumps({"seconds": seconds, "peak_mib": peak_mib, "found": found, "size": size}))
+    print(
+        json.dumps(
+            {"seconds": seconds, "cpu_s": cpu_s, "peak_mib": peak_mib, "found": found, "size": size}
+        )
+    )
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 1000)
