@@ -255,6 +255,13 @@ class Cluster:
         """SIGKILL to the raylet of that host; what it had started goes down with it."""
         self.signal_raylet(host, signal.SIGKILL)
 
+    def revive(self, host: str) -> None:
+        """Start Ray again on a host whose raylet was killed; it joins as another node."""
+        started = self.hosts[host].ray
+        if started is not None:
+            started.wait(_STOP_DEADLINE_S)
+        self._start_ray(self.hosts[host])
+
     def signal_raylet(self, host: str, number: int) -> None:
         """SIGSTOP freezes the node: it is listed as alive and starts nothing."""
         raylets = [pid for pid in self.processes(host) if namespaces.comm(pid) == "raylet"]

@@ -181,7 +181,10 @@ def test_stand_ins_are_the_same_in_every_format() -> None:
 
 
 def test_equal_runs_give_equal_reports() -> None:
-    first, second = redacted(*cluster_with_names(), CLUSTER), redacted(*cluster_with_names(), CLUSTER)
+    first, second = (
+        redacted(*cluster_with_names(), CLUSTER),
+        redacted(*cluster_with_names(), CLUSTER),
+    )
     assert every_format(*first) == every_format(*second)
 
 

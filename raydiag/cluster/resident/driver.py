@@ -58,6 +58,7 @@ class Agent:
         self.memory = NodeMemory(str(self.joined["session_name"]))
         self.counts = dict.fromkeys(("rounds", "own_rounds", "callers", "refused"), 0)
         self.last_round: dict[str, float] = {}  # at, seconds, asked, answered, silent
+        self.is_wanted = threading.Event()  # a caller waits for the round of our own to end
         self._round = threading.Lock()
         self._callers = threading.BoundedSemaphore(_MOST_CALLERS)
         self._unsaved_since: Optional[float] = None
@@ -122,7 +123,10 @@ class Agent:
         def say(number: int, message: _Json) -> None:
             channel.send({**message, "number": number})
 
-        if not self._round.acquire(timeout=_BUSY_S):
+        self.is_wanted.set()
+        is_ours = self._round.acquire(timeout=_BUSY_S)
+        self.is_wanted.clear()
+        if not is_ours:
             say(END, {"busy": True})
             return
         try:
@@ -141,7 +145,7 @@ class Agent:
         while True:
             began = time.monotonic()
             with self._round, contextlib.suppress(NoNodes, ray.exceptions.RayError):
-                _RememberedRound(self, self.request["round"], lambda *_: None).run()
+                _OwnRound(self, self.request["round"], lambda *_: None).run()
                 self.counts["own_rounds"] += 1
             self._save()
             time.sleep(max(1.0, every_s - (time.monotonic() - began)))
@@ -230,6 +234,18 @@ class _RememberedRound(WarmRound):
             message["last_words"] = self._agent.memory.last_words(node_id)
             self._agent.memory.was_silent(node_id)
         super()._say_node(node_id, message)
+
+
+class _OwnRound(_RememberedRound):
+    """A round that nobody asked for: it ends as soon as somebody asks for one."""
+
+    def _left_s(self) -> float:
+        return 0.0 if self._agent.is_wanted.is_set() else super()._left_s()
+
+    def _say_node(self, node_id: str, message: dict[str, Any]) -> None:
+        """Who was not waited for was not silent."""
+        if not self._agent.is_wanted.is_set():
+            super()._say_node(node_id, message)
 
 
 def _rss_bytes() -> int:
