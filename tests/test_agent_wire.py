@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
 import pytest
 
+from raydiag.cluster.resident import caller as caller_module
 from raydiag.cluster.resident import wire
 
 SECRET = "5" * 64
@@ -112,3 +114,70 @@ def test_a_message_that_is_none(sent: bytes) -> None:
 
     with pytest.raises((ValueError, EOFError)):
         both(agent, caller)
+
+
+def test_a_relay_changes_and_repeats_nothing() -> None:
+    """Whoever stands between sees the handshake, and may send on what he likes."""
+
+    def agent(connection: socket.socket) -> None:
+        channel = wire.admitted(connection, SECRET, 5)
+        said: list[bytes] = []
+        original = connection.sendall
+
+        class Recorder:
+            sendall = staticmethod(said.append)
+
+        channel._connection = Recorder()  # type: ignore[assignment]
+        channel.send({"nodes": 3})
+        original(said[0] + said[0])
+
+    def caller(connection: socket.socket) -> Any:
+        channel = wire.introduced(connection, SECRET, 5)
+        first = channel.receive(5)
+        with pytest.raises(ValueError, match="not of who proved"):
+            channel.receive(5)
+        return first
+
+    assert both(agent, caller)[0] == {"nodes": 3}
+
+
+def test_an_agent_that_hangs_in_a_round_costs_seconds_and_not_the_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(caller_module, "_SILENCE_S", 0.3)
+    job = caller_module.AgentJob("raydiag-agent-1", SECRET, "", "1", "", None)
+    done = threading.Event()
+
+    def agent(connection: socket.socket) -> None:
+        channel = wire.admitted(connection, SECRET, 5)
+        channel.receive(5)
+        channel.send({"number": 0, "nodes": []})
+        channel.send({"number": caller_module.PROGRESS + 1, "answered": 0, "asked": 2})
+        done.wait(10)
+
+    def caller(connection: socket.socket) -> None:
+        began = time.monotonic()
+        conversation = caller_module.Conversation(job, wire.introduced(connection, SECRET, 5))
+        conversation.say("probe", request={})
+        try:
+            with pytest.raises(caller_module.NoAgent, match="raydiag-agent-1 broke off"):
+                conversation.round({"deadline_s": 60.0}, lambda *_: None)
+        finally:
+            done.set()
+        assert time.monotonic() - began < 10
+
+    both(agent, caller)
+
+
+def test_an_agent_at_another_round_says_so() -> None:
+    job = caller_module.AgentJob("raydiag-agent-1", SECRET, "", "1", "", None)
+
+    def agent(connection: socket.socket) -> None:
+        wire.admitted(connection, SECRET, 5).send({"number": caller_module.END, "busy": True})
+
+    def caller(connection: socket.socket) -> None:
+        conversation = caller_module.Conversation(job, wire.introduced(connection, SECRET, 5))
+        with pytest.raises(caller_module.NoAgent, match="another caller's round"):
+            conversation.round({"deadline_s": 60.0}, lambda *_: None)
+
+    both(agent, caller)

@@ -110,3 +110,24 @@ def test_laptop_that_is_cut_off(cluster: Cluster, sshd: LoopbackSshd) -> None:
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (4, "", 1)
     assert "is it up, and is a jump host (-J) needed?" in done.stderr
     assert sshd.clients(0.0) == []
+
+
+def test_through_the_resident_agent(cluster: Cluster, sshd: LoopbackSshd) -> None:
+    """From a laptop, over the same way; the agent's port is on the head's loopback."""
+    sshd.write_config(f"HostName {cluster.hosts['head'].address}")
+    way = ("--ssh", "head", "-J", "jump")
+
+    def agent(action: str) -> int:
+        argv = [*RAYDIAG, "--ssh-config", str(sshd.config), "agent", action, *way]
+        return cluster.run_on("laptop", argv, env=environment(), timeout=90).returncode
+
+    assert agent("up") == 0
+    try:
+        found = through(cluster, sshd, "laptop", *JSON, *way)
+        assert "agent" in found.document["cluster"], found.stderr
+        assert hosts(found) == BOTH
+        assert agent("status") == 0
+    finally:
+        assert agent("down") == 0
+    assert sshd.clients(0.0) == []
+    assert own_processes(cluster) == []

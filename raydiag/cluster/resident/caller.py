@@ -29,7 +29,7 @@ _THROUGH_SSH_S = 10.0
 _STATUS_S = 5.0
 HISTORY_S = 20.0
 _ROUND_MARGIN_S = 0.8
-_BEGIN_S = 4.0  # to the first message of a round
+_SILENCE_S = 4.0  # it says twice a second that a round goes on, or that it is at another caller's
 END, PROGRESS = 999_999, 1_000_000  # numbers of messages, as in `coordinator`
 
 Progress = Callable[[int, int], None]  # nodes answered, nodes asked
@@ -154,9 +154,7 @@ class Conversation:
         messages: dict[int, dict[str, Any]] = {}
         until = time.monotonic() + float(request["deadline_s"]) + _ROUND_MARGIN_S
         while END not in messages:
-            # It says at once that a round begins, or that it is at another caller's.
-            limit_s = until - time.monotonic() if messages else _BEGIN_S
-            message = self.hear(max(limit_s, 0.01))
+            message = self.hear(max(min(until - time.monotonic(), _SILENCE_S), 0.01))
             number = message.get("number")
             if not isinstance(number, int):
                 raise self._broken("a message has no number")

@@ -9,7 +9,9 @@ never travels.
     caller -> agent    32 random bytes, HMAC(secret, "caller" + both challenges)
     agent  -> caller   HMAC(secret, "agent" + both challenges)
 
-Then messages go both ways: 4 bytes length, zlib-compressed JSON. Standard library only: it travels.
+Then messages go both ways: 4 bytes length, 32 bytes HMAC over the number of the message and its
+content, zlib-compressed JSON: who relays the connection can change and repeat none of them.
+Standard library only: it travels.
 """
 
 from __future__ import annotations
@@ -30,23 +32,38 @@ from raydiag.untrusted import inflated
 MAGIC = b"raydiag agent 1\n"
 _CHALLENGE_BYTES, _PROOF_BYTES = 32, 32
 _MESSAGE_LIMIT_BYTES = 64 << 20
-_LENGTH = struct.Struct(">I")
+_LENGTH, _NUMBER = struct.Struct(">I"), struct.Struct(">Q")
 
 
 class NotTrusted(Exception):
     """The other side is no agent or caller of this start, or did not prove it in time."""
 
 
+class _Seal:
+    """Signs the messages of one direction, in their order."""
+
+    def __init__(self, secret: str, side: bytes, challenges: bytes) -> None:
+        self._key = _proof(secret, b"messages of the " + side, challenges)
+        self._messages = 0
+
+    def of_next(self, packed: bytes) -> bytes:
+        """The HMAC of the next message."""
+        self._messages += 1
+        number = _NUMBER.pack(self._messages)
+        return hmac.new(self._key, number + packed, hashlib.sha256).digest()
+
+
 class Channel:
     """A connection whose other side has proved that it knows the secret."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
+    def __init__(self, connection: socket.socket, ours: _Seal, theirs: _Seal) -> None:
+        self._connection, self._ours, self._theirs = connection, ours, theirs
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Raises OSError when the other side is gone, or does not take it in time."""
         packed = zlib.compress(json.dumps(message).encode(), 1)
-        self._connection.sendall(_LENGTH.pack(len(packed)) + packed)
+        seal = self._ours.of_next(packed)
+        self._connection.sendall(_LENGTH.pack(len(packed)) + seal + packed)
 
     def receive(self, limit_s: float) -> dict[str, Any]:
         """The next message. Raises OSError, EOFError, ValueError for what is none."""
@@ -54,7 +71,11 @@ class Channel:
         (length,) = _LENGTH.unpack(_exactly(self._connection, _LENGTH.size, until))
         if length > _MESSAGE_LIMIT_BYTES:
             raise ValueError("a message is over the size limit")
-        message = inflated(_exactly(self._connection, length, until), _MESSAGE_LIMIT_BYTES)
+        seal = _exactly(self._connection, _PROOF_BYTES, until)
+        packed = _exactly(self._connection, length, until)
+        if not hmac.compare_digest(seal, self._theirs.of_next(packed)):
+            raise ValueError("a message is not of who proved the secret")
+        message = inflated(packed, _MESSAGE_LIMIT_BYTES)
         if not isinstance(message, dict):
             raise ValueError("a message is not an object")
         return message
@@ -69,12 +90,14 @@ def admitted(connection: socket.socket, secret: str, limit_s: float) -> Channel:
         connection.sendall(MAGIC + ours)
         theirs = _exactly(connection, _CHALLENGE_BYTES, until)
         proof = _exactly(connection, _PROOF_BYTES, until)
-        if not hmac.compare_digest(proof, _proof(secret, b"caller", ours + theirs)):
+        challenges = ours + theirs
+        if not hmac.compare_digest(proof, _proof(secret, b"caller", challenges)):
             raise NotTrusted("a caller without the secret")
-        connection.sendall(_proof(secret, b"agent", ours + theirs))
+        connection.sendall(_proof(secret, b"agent", challenges))
     except (OSError, EOFError) as error:
         raise NotTrusted(f"a caller that broke off: {error}") from None
-    return Channel(connection)
+    seals = (_Seal(secret, b"agent", challenges), _Seal(secret, b"caller", challenges))
+    return Channel(connection, *seals)
 
 
 def introduced(connection: socket.socket, secret: str, limit_s: float) -> Channel:
@@ -93,7 +116,8 @@ def introduced(connection: socket.socket, secret: str, limit_s: float) -> Channe
         raise NotTrusted(f"it does not answer: {error}") from None
     if not hmac.compare_digest(proof, _proof(secret, b"agent", challenges)):
         raise NotTrusted("who answers at its port does not know the secret")
-    return Channel(connection)
+    seals = (_Seal(secret, b"caller", challenges), _Seal(secret, b"agent", challenges))
+    return Channel(connection, *seals)
 
 
 def _proof(secret: str, side: bytes, challenges: bytes) -> bytes:
