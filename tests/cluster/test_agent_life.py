@@ -12,7 +12,15 @@ from typing import Any
 import pytest
 
 from tests.cluster import fake_node, namespaces
-from tests.cluster.conftest import Answer, job_states, own_processes, probe, wanted_or_skip
+from tests.cluster.conftest import (
+    RAYDIAG,
+    Answer,
+    environment,
+    job_states,
+    own_processes,
+    probe,
+    wanted_or_skip,
+)
 from tests.cluster.simulated_hosts import Cluster, HostSpec
 from tests.cluster.test_agent import asked_by_agent, driver_pids, raydiag, wait_until
 
@@ -133,3 +141,15 @@ def test_a_life(cluster: Cluster, kernel_logs: dict[str, Path]) -> None:
 def memory_trouble(cluster: Cluster) -> str:
     _, document = raydiag(cluster, "agent", "status")
     return str(document["status"]["memory_trouble"])
+
+
+def test_no_agent_where_ray_writes_its_secret_to_a_file() -> None:
+    """Who may read the session's files would have it."""
+    wanted_or_skip(namespaces.unavailable())
+    exporting = {"RAY_enable_export_api_write": "1"}
+    with Cluster(["node001"], env=exporting) as cluster:
+        argv = [*RAYDIAG, "agent", "up"]
+        done = cluster.run_on(cluster.head, argv, env=environment(), timeout=90)
+        assert (done.returncode, done.stdout) == (4, ""), done.stderr
+        assert "no agent: Ray exports jobs' metadata" in done.stderr
+        assert own_processes(cluster) == []

@@ -260,10 +260,22 @@ def _lock(session: str) -> socket.socket:
     return lock
 
 
+def _exported_jobs() -> str:
+    """The file to which this Ray writes jobs' metadata, and with it our secret; "" for none."""
+    logs = ray.get_runtime_context().worker.node.get_logs_dir_path()
+    path = os.path.join(logs, "export_events", "event_EXPORT_SUBMISSION_JOB.log")
+    return path if os.path.exists(path) else ""
+
+
 def main(modules: Mapping[str, str], request: _Json) -> None:
     """Entry of the job. Does not return: the job is stopped, or killed."""
     os.nice(19)
     with coordinator.joined_cluster():
+        exported = _exported_jobs()
+        if exported:
+            sys.exit(
+                f"raydiag: no agent: Ray exports jobs' metadata, and its secret, to {exported}"
+            )
         session = str(coordinator.cluster_joined()["session_name"])
         try:
             lock = _lock(session)
