@@ -8,7 +8,7 @@ READY := .venv/.ready
 # Compiled tests are kept: each worker would else compile all of them, 12 s each, in each run.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: probe demo picture test unit prometheus slurm lint soak fuzz audit live control bench figures man wheel pyz image clean
+.PHONY: probe demo picture test unit prometheus slurm lint soak fuzz audit live control bench figures man docs wheel pyz image clean
 
 # A problem found (1) and sources that could not be seen (3) are reports, not failures of make.
 probe: $(INSTALLED)
@@ -90,6 +90,11 @@ figures: $(READY)
 # dist/man/man1/raydiag.1 and one for each command; put them below a directory of MANPATH.
 man: $(READY)
 	@$(BIN)/python tools/man_pages.py
+
+# The documentation as a site, strictly: a link that leads nowhere ends it. Open dist/docs/index.html.
+docs: $(READY)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	@ls dist/docs/index.html
 
 # What is carried to other machines: dist/raydiag-*.whl, and dist/raydiag.pyz without Ray.
 wheel: $(READY)
