@@ -8,7 +8,7 @@ READY := .venv/.ready
 # Compiled tests are kept: each worker would else compile all of them, 12 s each, in each run.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: probe demo picture test unit prometheus slurm lint soak fuzz audit live control bench figures man wheel pyz image clean
+.PHONY: probe demo picture test unit prometheus slurm lint soak fuzz audit live control bench figures man docs wheel pyz image clean
 
 # A problem found (1) and sources that could not be seen (3) are reports, not failures of make.
 probe: $(INSTALLED)
@@ -48,9 +48,12 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Rollouts whose driver is killed at 50 random moments.
+# Rollouts whose driver is killed at 50 random moments; and MINUTES of probes through the resident
+# agent while nodes die and come back, sources hang, its coordinator is killed, its disk is full.
+MINUTES ?= 10
 soak: $(READY)
 	RAYDIAG_SOAK=50 $(BIN)/pytest -q -m cluster tests/cluster/test_hotfix.py -k random_moment
+	$(BIN)/python -m tests.cluster.agent_soak $(MINUTES)
 
 # Odd inputs for everything that reads what others wrote, guided by coverage: CASES for each target.
 # `make test` has a short run of it without atheris.
@@ -90,6 +93,11 @@ figures: $(READY)
 # dist/man/man1/raydiag.1 and one for each command; put them below a directory of MANPATH.
 man: $(READY)
 	@$(BIN)/python tools/man_pages.py
+
+# The documentation as a site, strictly: a link that leads nowhere ends it. Open dist/docs/index.html.
+docs: $(READY)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	@ls dist/docs/index.html
 
 # What is carried to other machines: dist/raydiag-*.whl, and dist/raydiag.pyz without Ray.
 wheel: $(READY)

@@ -31,6 +31,7 @@ NODE = FOUNDATION | {"host", "procfs"}
 ARROWS = {
     "__init__": set[str](),
     "__main__": {"cli"},
+    "api": {"cli", "explain", "render", "triage"} | FOUNDATION,
     "model": set[str](),
     "errors": {"model"},
     "host": FOUNDATION,

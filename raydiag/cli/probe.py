@@ -18,7 +18,8 @@ import argparse
 import contextlib
 import importlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from raydiag.cli import cluster_options, options, values
@@ -59,12 +60,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_output(parser, redact=True)
 
 
+@dataclass(frozen=True)
+class ProbedCluster:
+    """What the nodes answered, and what that means."""
+
+    snapshot: Snapshot
+    diagnosis: Diagnosis
+    cluster: Mapping[str, Any]  # address, session, version, deadline
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Collect, judge, show; returns the exit code."""
+    progress = options.ProgressLine(arguments.quiet)
+    with probed(arguments, progress) as found:
+        from raydiag.explain import diagnosis
+
+        _show(arguments, found.snapshot, found.diagnosis, found.cluster)
+    return diagnosis.exit_code(found.diagnosis)
+
+
+@contextlib.contextmanager
+def probed(
+    arguments: argparse.Namespace, progress: options.ProgressLine
+) -> Iterator[ProbedCluster]:
+    """Collect and judge; after the block the cluster is left as it was, which may take a moment.
+
+    Raises CannotRun and UsageError.
+    """
     from raydiag.cluster.collect import collect
 
     request = _request(arguments)
-    progress = options.ProgressLine(arguments.quiet)
     with contextlib.ExitStack() as stack:
         stack.callback(progress.clear)  # also before the message of an error
         api, address = stack.enter_context(cluster_options.cluster(arguments, progress))
@@ -77,11 +102,10 @@ def run(arguments: argparse.Namespace) -> int:
         from raydiag.explain import diagnosis
 
         snapshot = cluster_options.snapshot(collected, api, whole_cluster=request.select is None)
-        progress.clear()
         explained = diagnosis.explain(snapshot)
         collected.remember(explained.findings)
-        _show(arguments, snapshot, explained, collected.cluster)
-    return diagnosis.exit_code(explained)
+        progress.clear()
+        yield ProbedCluster(snapshot, explained, collected.cluster)
 
 
 def _import_judges() -> None:

@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.jobs and arguments.outputs is None:
         raise UsageError("name a job directory, a log or a job id, or --outputs DIR for all jobs")
     state = _state(arguments.state)
-    verdicts, failed = _verdicts(arguments, state)
+    verdicts, failed = verdicts_of(arguments, state)
     if not verdicts:
         raise CannotRun("; ".join(failed) or f"{arguments.outputs}: there is no job")
     progress = options.ProgressLine(arguments.quiet)
@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if 1 in codes else 3 if failed or 3 in codes else 0
 
 
-def _verdicts(
+def verdicts_of(
     arguments: argparse.Namespace, state: PassState | None
 ) -> tuple[list[Verdict], list[str]]:
     """One verdict for each job that could be read, and why the others could not."""

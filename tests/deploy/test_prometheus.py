@@ -120,7 +120,7 @@ def options_of(parser: argparse.ArgumentParser | None, words: list[str]) -> set[
 
 @pytest.mark.parametrize("rule", alerts(), ids=lambda rule: rule["alert"])
 def test_an_alert_says_what_to_do_with_commands_that_exist(rule: dict[str, Any]) -> None:
-    assert set(rule["annotations"]) == {"summary", "runbook"}
+    assert set(rule["annotations"]) == {"summary", "runbook", "runbook_url"}
     assert rule["labels"]["severity"] in ("info", "warning", "critical")
     runbook = " ".join(rule["annotations"]["runbook"].split())
     quoted = re.findall(r"`raydiag ([^`]+)`", runbook)

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from raydiag import triage
 from raydiag.explain.job.case import case_of
 from raydiag.explain.job.query import SeenMetrics
 from raydiag.explain.job.request import DiagnosisRequest, TriagedJob
@@ -16,6 +15,7 @@ from raydiag.explain.names import by_name
 from raydiag.explain.verdict import explain
 from raydiag.model import Confidence, Coverage, Finding, Observation, Window
 from raydiag.timeline.steps import MetricSteps
+from raydiag.triage import judge
 from raydiag.triage.verdict import Moment
 from raydiag.tsdb.discovery_types import HostSeries
 from tests.triage.jobs import START, job, match, steps, summary
@@ -33,7 +33,7 @@ def case(series_end: float, ended_at: list[float], log_end: float, **changes: ob
         window=Window(START, START + series_end),
         steps=MetricSteps(np.arange(float(len(ended_at))), START + np.array(ended_at)),
     )
-    judged = TriagedJob(facts, triage.judge(facts, moment), moment)
+    judged = TriagedJob(facts, judge(facts, moment), moment)
     return case_of(judged, metrics, DiagnosisRequest(), None)
 
 

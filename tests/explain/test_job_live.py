@@ -13,7 +13,6 @@ from typing import Any, Optional
 
 import pytest
 
-from raydiag import triage
 from raydiag.cli.live import without_log
 from raydiag.cluster import ray_job
 from raydiag.explain import verdict
@@ -45,6 +44,7 @@ from raydiag.model import (
 from raydiag.probes.ras import RasCount
 from raydiag.probes.ray_logs import RayLog
 from raydiag.render.diagnose import _when
+from raydiag.triage import judge
 from raydiag.triage.verdict import Moment
 from raydiag.tsdb import live
 from raydiag.tsdb.client import Client
@@ -428,7 +428,7 @@ def unlogged_case(nodes_of_job: LiveNodes, alive: Optional[bool] = True) -> verd
     """Of a job of which Ray keeps no log."""
     facts = without_log("the cluster")
     moment = Moment(1000.0, alive=alive)
-    triaged = TriagedJob(facts, triage.judge(facts, replace(moment, alive=None)), moment)
+    triaged = TriagedJob(facts, judge(facts, replace(moment, alive=None)), moment)
     request = DiagnosisRequest(no_log="not submitted through Ray", nodes=nodes_of_job)
     return case_of(
         triaged, SeenMetrics(log_only="no server"), request, Diagnosis((), (), Coverage(4, 4))

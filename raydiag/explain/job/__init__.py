@@ -9,7 +9,6 @@ none.
 
 from dataclasses import dataclass, field, replace
 
-from raydiag import triage
 from raydiag.explain import diagnosis, verdict
 from raydiag.explain.job import flight_records, nodes
 from raydiag.explain.job.case import case_of
@@ -20,6 +19,7 @@ from raydiag.explain.job.query import Metrics
 from raydiag.explain.job.request import DiagnosisRequest, TriagedJob
 from raydiag.joblog.facts import JobFacts
 from raydiag.model import Diagnosis, HostUnread, Status
+from raydiag.triage import judge
 from raydiag.triage.verdict import JobStatus, Moment
 from raydiag.triage.verdict import Verdict as Triage
 
@@ -51,7 +51,7 @@ def examine(facts: JobFacts, moment: Moment, request: DiagnosisRequest) -> Exami
     """Judge one job. Raises CannotRun when a server that was named does not answer."""
     # Without a log nobody has seen steps: that the job lives does not make it healthy.
     seen_alive = replace(moment, alive=None) if request.no_log else moment
-    job = TriagedJob(facts, triage.judge(facts, seen_alive), moment)
+    job = TriagedJob(facts, judge(facts, seen_alive), moment)
     request, probed = _probed(facts, request)
     metrics = look(job, request)
     records = flight_records.FlightRecords()
