@@ -230,7 +230,8 @@ class _RememberedRound(WarmRound):
         self._agent.memory.answered(self._rows[node_id], answer)
 
     def _say_node(self, node_id: str, message: dict[str, Any]) -> None:
-        if message["status"] != "answered":
+        is_silent = message["status"] != "answered" and not self.is_cut_short
+        if is_silent:
             message["last_words"] = self._agent.memory.last_words(node_id)
             self._agent.memory.was_silent(node_id)
         super()._say_node(node_id, message)
@@ -240,12 +241,8 @@ class _OwnRound(_RememberedRound):
     """A round that nobody asked for: it ends as soon as somebody asks for one."""
 
     def _left_s(self) -> float:
-        return 0.0 if self._agent.is_wanted.is_set() else super()._left_s()
-
-    def _say_node(self, node_id: str, message: dict[str, Any]) -> None:
-        """Who was not waited for was not silent."""
-        if not self._agent.is_wanted.is_set():
-            super()._say_node(node_id, message)
+        self.is_cut_short = self.is_cut_short or self._agent.is_wanted.is_set()
+        return super()._left_s()
 
 
 def _rss_bytes() -> int:

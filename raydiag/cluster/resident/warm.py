@@ -114,16 +114,16 @@ class WarmRound(Coordinator):
         self._warm, self._say = actors, say
         self._debtors: set[str] = set()  # nodes that owe the answer of an earlier round
         self._retried: set[str] = set()
-        self._is_alone = False  # nobody listens any more
+        self.is_cut_short = False  # nobody wants the answers any more
 
     def say(self, number: int, message: Mapping[str, Any]) -> None:
         """Hand one message on. A caller who is gone ends the round, and no actor."""
-        if self._is_alone:
+        if self.is_cut_short:
             return
         try:
             self._say(number, message)
         except OSError:
-            self._is_alone = True
+            self.is_cut_short = True
 
     def _packed(self) -> bytes:
         return self._warm.packed(self.request["node"])
@@ -176,7 +176,7 @@ class WarmRound(Coordinator):
         """It stays."""
 
     def _left_s(self) -> float:
-        left_s = 0.0 if self._is_alone else super()._left_s()
+        left_s = 0.0 if self.is_cut_short else super()._left_s()
         if self.calls and all(node_id in self._debtors for node_id, _ in self.calls.values()):
             left_s = min(left_s, self.started + _SILENT_PATIENCE_S - time.monotonic())
         return left_s
@@ -185,11 +185,12 @@ class WarmRound(Coordinator):
         return round(time.monotonic() - self.started, 1)
 
     def _clean_up(self) -> None:
-        """Whoever is still at it keeps his slot."""
+        """Whoever is still at it keeps his slot; who was not given his time owes nothing."""
         for ref, (node_id, method) in self.calls.items():
             slot = self._warm.slots.get(node_id)
             if slot is None:
                 continue
-            slot.late_since = slot.late_since or time.monotonic()
+            if not self.is_cut_short:
+                slot.late_since = slot.late_since or time.monotonic()
             if method == "probe":
                 slot.busy = ref
