@@ -100,7 +100,7 @@ def test_every_package_of_development_is_pinned_with_hashes() -> None:
 
 @pytest.mark.slow
 def test_the_wheel_is_the_same_file_wherever_it_is_built(tmp_path: Path) -> None:
-    copies = []
+    copies: list[Path] = []
     for place in ("a", "b/deeper"):
         checkout = tmp_path / place
         for name in ("raydiag", "entrypoints", "examples/gpu-memory-error"):
