@@ -8,7 +8,7 @@ READY := .venv/.ready
 # Compiled tests are kept: each worker would else compile all of them, 12 s each, in each run.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: probe demo picture test unit prometheus slurm lint soak fuzz audit live control bench figures man docs wheel pyz image clean
+.PHONY: probe demo picture test unit prometheus slurm lint soak fuzz audit live control bench figures man docs lock sbom wheel pyz image clean
 
 # A problem found (1) and sources that could not be seen (3) are reports, not failures of make.
 probe: $(INSTALLED)
@@ -99,10 +99,29 @@ docs: $(READY)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 	@ls dist/docs/index.html
 
+# The versions that tests run with, each with the hashes of its files, for all Pythons.
+LOCK := requirements-dev.txt
+lock: $(READY)
+	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[release]'
+	@$(BIN)/uv pip compile --quiet pyproject.toml --extra dev --universal --python-version 3.10 \
+	  --generate-hashes --no-annotate --custom-compile-command 'make lock' --output-file $(LOCK)
+
+# A bill of materials: what the wheel needs with all its extras, in the locked versions.
+sbom: $(READY)
+	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[release]'
+	@mkdir -p .cache dist
+	@$(BIN)/uv pip compile --quiet pyproject.toml --extra all --universal --python-version 3.10 \
+	  --generate-hashes --no-annotate --constraint $(LOCK) --output-file .cache/runtime.txt
+	@sed "s/^dynamic = .*/version = \"$$($(BIN)/python -c 'import raydiag; print(raydiag.__version__)')\"/" \
+	  pyproject.toml > .cache/pyproject.toml
+	@$(BIN)/python -W ignore -m cyclonedx_py requirements --pyproject .cache/pyproject.toml --output-reproducible \
+	  --output-file dist/raydiag.cdx.json .cache/runtime.txt
+	@ls dist/raydiag.cdx.json
+
 # What is carried to other machines: dist/raydiag-*.whl, and dist/raydiag.pyz without Ray.
 wheel: $(READY)
 	@rm -rf build dist/raydiag-*.whl
-	@$(BIN)/python -m build --wheel --outdir dist . >/dev/null
+	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || echo 1580601600) $(BIN)/python -m build --wheel --outdir dist . >/dev/null
 	@ls dist/raydiag-*.whl
 
 pyz: $(READY)

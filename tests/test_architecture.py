@@ -76,6 +76,7 @@ ARROWS = {
     "watch": {"environment", "file_writing", "untrusted"}
     | FOUNDATION
     | {"joblog", "own_command", "records", "triage"},
+    "alerts": FOUNDATION | {"file_writing", "own_command", "untrusted"},
     "mcp": FOUNDATION | {"own_command"},
     "doctor": FOUNDATION | {"catalog"},
     "exporter": {"untrusted"}
@@ -124,6 +125,7 @@ ARROWS = {
         "environment",
         "ownership",
         "watch",
+        "alerts",
         "mcp",
         "doctor",
         "own_command",
@@ -193,6 +195,7 @@ WRITES_FILES |= {f"tsdb/{one}.py" for one in ("connection", "private_directory",
 # The state of plugins, with its directory; the pid file that was asked for.
 WRITES_FILES |= {"exporter/state.py", "exporter/main.py"}
 WRITES_FILES |= {"watch/watch_state.py"}  # what a watcher remembers, and its lock
+WRITES_FILES |= {"alerts/desk.py"}  # answers, in the directory of --directory
 WRITES_FILES |= {"cluster/resident/memory.py"}  # the agent's memory, in its own directory
 WRITES_FILES |= {"file_writing.py"}  # on behalf of these
 _WRITING_CALLS = {"os.replace", "os.rename", "os.remove", "os.link", "os.truncate", "os.chown"}

@@ -34,14 +34,14 @@ print(json.dumps({
 """
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("wheel")
+def build(checkout: Path, target: Path) -> Path:
+    """The wheel of a checkout, in `target`; skips the test where nothing can be built."""
     # Without hatchling here, build fetches it.
     isolation = ["--no-isolation"] if find_spec("hatchling") else []
     done = subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", *isolation, "-o", str(directory), "."],
-        cwd=_CHECKOUT,
+        [sys.executable, "-m", "build", "--wheel", *isolation, "-o", str(target), "."],
+        cwd=checkout,
+        env={**os.environ, "SOURCE_DATE_EPOCH": "1790000000"},
         capture_output=True,
         text=True,
         check=False,
@@ -49,8 +49,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if "No matching distribution found for hatchling" in done.stdout + done.stderr:
         pytest.skip("hatchling is not installed, and no package index can be reached")
     assert done.returncode == 0, done.stdout + done.stderr
-    (built,) = directory.iterdir()
+    (built,) = target.iterdir()
     return built
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(_CHECKOUT, tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")

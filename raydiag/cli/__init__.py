@@ -40,6 +40,7 @@ from raydiag.cli import (
     pager,
     probe,
     schema,
+    serve_alerts,
     triage,
     tsdb,
     watch,
@@ -54,7 +55,7 @@ _MOST_OF_ERROR = 500  # characters
 # fmt: off
 _COMMANDS = (
     probe, kmsg, triage, diagnose, driver_fault, compare, kpi, tsdb, exporter, hotfix, agent,
-    history, watch, handover, doctor, mcp, explain, schema, completion, demo,
+    history, watch, handover, serve_alerts, doctor, mcp, explain, schema, completion, demo,
 )
 # fmt: on
 

@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.http is not None:
         if arguments.token_file is None:
             raise UsageError("--http needs --token-file FILE: others may be on this machine")
-        token = _token(arguments.token_file)
+        token = token_of(arguments.token_file)
         _check_port(arguments.http)
     try:
         from raydiag.mcp import server
@@ -67,7 +67,7 @@ def _way_in(arguments: argparse.Namespace) -> Mapping[str, str]:
     return {name: value for name, value in chosen.items() if value is not None}
 
 
-def _token(path: str) -> str:
+def token_of(path: str) -> str:
     """The token of a file that nobody else can read. Raises UsageError."""
     lines = private_lines("--token-file", path)
     token = " ".join(lines)

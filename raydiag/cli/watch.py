@@ -73,12 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--patience", type=values.time_span, default=120.0, metavar="T", help=words)
     words = "time until the first step (default 30m)"
     group.add_argument("--start-up", type=values.time_span, default=1800.0, metavar="T", help=words)
-    words = "a program that gets each alarm as JSON on stdin; may be given several times"
-    group.add_argument(
-        "--run", dest="programs", action="append", default=[], metavar="CMD", help=words
-    )
-    words = "file with addresses for apprise, one a line, readable by you alone"
-    group.add_argument("--notify-file", metavar="FILE", help=words)
+    add_sinks(group)
     words = "where progress is remembered (default: below ~/.raydiag/watch)"
     parser.add_argument("--state", metavar="FILE", help=words)
     words = "begin anew, whatever is remembered"
@@ -92,11 +87,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("-q", "--quiet", action="store_true", help="only what changed")
 
 
+def add_sinks(group: argparse._ArgumentGroup) -> None:
+    """--run and --notify-file: what `event_sinks` reads."""
+    words = "a program that gets each alarm as JSON on stdin; may be given several times"
+    group.add_argument(
+        "--run", dest="programs", action="append", default=[], metavar="CMD", help=words
+    )
+    words = "file with addresses for apprise, one a line, readable by you alone"
+    group.add_argument("--notify-file", metavar="FILE", help=words)
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Watch until the job, the looks or the slice end; returns the exit code."""
     from raydiag.watch.watch_state import WatchLock, usual_path
 
-    sinks = _sinks(arguments)
+    sinks = event_sinks(arguments)
     way_in = [str(getattr(arguments, name) or "") for name in options.WAY_IN]
     is_local = not any(way_in) and not live.may_be_of_ray(arguments, arguments.job)
     name = os.path.abspath(arguments.job) if is_local else arguments.job
@@ -140,8 +145,8 @@ def _is_old(state: WatchState) -> bool:
     return time.time() - state.written > _OLD_STATE_S
 
 
-def _sinks(arguments: argparse.Namespace) -> Sinks:
-    """Raises UsageError, CannotRun."""
+def event_sinks(arguments: argparse.Namespace) -> Sinks:
+    """Where events go besides the terminal. Raises UsageError, CannotRun."""
     from importlib.util import find_spec
 
     from raydiag.cli.secret_files import private_lines

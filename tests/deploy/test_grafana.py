@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import requests
 
+from raydiag.cli import command_line
 from raydiag.exporter import metrics
 from raydiag.tsdb import connection
 from tests.incidents.generate import generate
@@ -143,6 +144,16 @@ def test_panels_do_not_overlap_and_have_numbers_of_their_own() -> None:
         assert not cells & taken
         taken |= cells
     assert len({panel["id"] for panel in panels()}) == len(panels())
+
+
+def test_it_shows_the_commands_for_the_chosen_time() -> None:
+    (panel,) = (panel for panel in panels() if panel["type"] == "text")
+    text = panel["options"]["content"].replace("${__to:date:seconds}", "1790000000")
+    assert "$" not in text
+    commands = [line for line in text.splitlines() if line.startswith("raydiag ")]
+    for command in commands:
+        command_line().parse_args(command.split()[1:])
+    assert sum("--now 1790000000" in command for command in commands) == 2
 
 
 def test_queries_ask_for_metrics_that_exist() -> None:
