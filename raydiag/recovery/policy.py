@@ -28,7 +28,7 @@ class RecoveryPolicy:
     most_restarts: int = 100  # of one job
     window: float = 86_400.0
     most_in_window: int = 12  # restarts
-    most_bad: int = 4  # attempts in a row that ended before their first save
+    most_bad: int = 1  # attempts in a row that ended before their first save
     wait: float = 15.0  # before a new attempt; twice as long after each bad one in a row
     longest_wait: float = 1800.0
     unknown: str = "reattempt"  # or diagnose: a person looks before each attempt
