@@ -75,7 +75,7 @@ ARROWS = {
     "watch": {"environment", "file_writing", "untrusted"}
     | FOUNDATION
     | {"joblog", "own_command", "records", "triage"},
-    "recovery": FOUNDATION | {"catalog", "untrusted"},
+    "recovery": FOUNDATION | {"catalog", "file_writing", "records", "untrusted"},
     "mcp": FOUNDATION | {"own_command"},
     "doctor": FOUNDATION | {"catalog"},
     "exporter": {"untrusted"}

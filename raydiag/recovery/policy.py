@@ -12,7 +12,7 @@ from raydiag.errors import CatalogError, UsageError
 from raydiag.untrusted import regular
 
 _MOST_BYTES = 1 << 16
-_CHOICES = {"mode": ("observe", "act"), "unknown": ("reattempt", "diagnose")}
+_CHOICES = {"unknown": ("reattempt", "diagnose")}
 _KINDS = ("never", "job", "broken", "host")
 _LARGEST = 1e7
 
@@ -24,7 +24,6 @@ class RecoveryPolicy:
     The numbers are what `benchmarks/recovery_policies.py` decided: docs/recovery.md.
     """
 
-    mode: str = "observe"  # or act
     most_restarts: int = 100  # of one job
     window: float = 86_400.0
     most_in_window: int = 12  # restarts

@@ -202,17 +202,17 @@ def test_no_class_that_others_show_costs_a_host_its_place() -> None:
 
 def test_a_policy_file(tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
-    path.write_text("mode: act\nwait: 2\nmost_evicted: 3\n")
+    path.write_text("unknown: diagnose\nwait: 2\nmost_evicted: 3\n")
     policy = read_policy(str(path))
-    assert (policy.mode, policy.wait, policy.most_evicted) == ("act", 2, 3)
+    assert (policy.unknown, policy.wait, policy.most_evicted) == ("diagnose", 2, 3)
     path.write_text("# nothing\n")
-    assert read_policy(str(path)).mode == "observe"
+    assert read_policy(str(path)) == RecoveryPolicy()
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "mode: on",
+        "mode: act",
         "most_evicted: -1",
         "most_evicted: 1.5",
         "most_evicted: true",
@@ -223,8 +223,8 @@ def test_a_policy_file(tmp_path: Path) -> None:
         "unknown: [reattempt]",
         "mosts: 3",
         "- act",
-        "mode: act\nmode: observe",
-        "mode: [",
+        "wait: 1\nwait: 2",
+        "wait: [",
     ],
 )
 def test_a_policy_that_is_not_understood_is_refused(tmp_path: Path, text: str) -> None:

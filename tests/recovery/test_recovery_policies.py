@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -18,7 +19,7 @@ _ASSUMED = replace(Assumptions(), days=1.0, named=1.0)
 
 def run_with(*faults: NodeFault) -> SimulatedRun:
     """A job on nodes 0 to 3, with two spare ones."""
-    return SimulatedRun(4, 6, faults, _ASSUMED, simulation.random.Random("x"))
+    return SimulatedRun(4, 6, faults, _ASSUMED, Random("x"))
 
 
 def broken(failure_class: str = "gpu-memory-error") -> NodeFault:
