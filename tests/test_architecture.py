@@ -124,6 +124,7 @@ ARROWS = {
         "environment",
         "ownership",
         "watch",
+        "recovery",
         "mcp",
         "doctor",
         "own_command",

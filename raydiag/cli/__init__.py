@@ -38,6 +38,7 @@ from raydiag.cli import (
     options,
     pager,
     probe,
+    recover,
     schema,
     triage,
     tsdb,
@@ -50,7 +51,7 @@ _MOST_OF_ERROR = 500  # characters
 # fmt: off
 _COMMANDS = (
     probe, kmsg, triage, diagnose, driver_fault, compare, kpi, tsdb, exporter, hotfix, agent,
-    history, watch, handover, doctor, mcp, explain, schema, completion, demo,
+    history, watch, recover, handover, doctor, mcp, explain, schema, completion, demo,
 )
 # fmt: on
 

@@ -35,7 +35,7 @@ class EndedAttempt:
     confidence: str = "possible"
     hosts: tuple[str, ...] = ()
     saved: bool = False  # it is known to have come to a save
-    ended: float = 0.0  # Unix s
+    ended: float | None = None  # Unix s, of its last step; None: not known
     diagnosed: float = 0.0  # Unix s
 
     @property
@@ -99,7 +99,7 @@ def decide(
     return _again(case, RecoveryAction.REATTEMPT, _reason_to_try(case))
 
 
-def attempt_of(document: Mapping[str, Any], ended: float, diagnosed: float) -> EndedAttempt:
+def attempt_of(document: Mapping[str, Any], ended: float | None, diagnosed: float) -> EndedAttempt:
     """Out of a document of `diagnose`, as its schema has it; times are Unix s."""
     verdict = document["verdict"]
     progress = (document["triage"] or {}).get("progress") or {}
@@ -133,6 +133,8 @@ def _not_ended(case: _Case) -> RecoveryDecision | None:
         return _look("it hangs and still holds its nodes: end it, and it is started again")
     if status != "failed":
         return _look("whether it has ended is not known")
+    if case.attempt.ended is None:
+        return _look("it came to no step whose time is known, by which to tell attempts apart")
     if case.attempt.diagnosed < case.attempt.ended:
         return _look("the diagnosis is older than the end of the attempt")
     return None
@@ -210,7 +212,7 @@ def _again(
     policy = case.policy
     doubled = policy.wait * 2.0 ** min(case.bad_in_row, 32)
     wait_s = min(policy.longest_wait, doubled)
-    return RecoveryDecision(action, reason, hosts, case.attempt.ended + wait_s)
+    return RecoveryDecision(action, reason, hosts, (case.attempt.ended or case.now) + wait_s)
 
 
 def _reason_to_try(case: _Case) -> str:

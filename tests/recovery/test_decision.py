@@ -21,7 +21,8 @@ from raydiag.recovery.policy import RecoveryPolicy, kinds, read_policy
 
 _NOW = 1_000_000.0
 _POLICY = RecoveryPolicy(most_bad=3, wait=10.0, longest_wait=60.0)
-_FAILED = EndedAttempt("failed", saved=True, ended=_NOW - 5, diagnosed=_NOW)
+_ENDED = _NOW - 5
+_FAILED = EndedAttempt("failed", saved=True, ended=_ENDED, diagnosed=_NOW)
 _STATUSES = ("completed", "failed", "cancelled", "running", "hanging", "unknown", "idle")
 _STARTS = (RecoveryAction.REATTEMPT, RecoveryAction.EVICT)
 
@@ -58,6 +59,10 @@ def test_an_old_diagnosis_decides_nothing() -> None:
     assert decided(replace(_FAILED, diagnosed=_NOW - 6)).action is RecoveryAction.DIAGNOSE
 
 
+def test_an_attempt_that_cannot_be_told_from_others_is_a_persons() -> None:
+    assert decided(replace(_FAILED, ended=None)).action is RecoveryAction.DIAGNOSE
+
+
 def test_the_budget_of_a_job() -> None:
     policy = replace(_POLICY, most_restarts=2)
     long_ago = RecoveryHistory(restarted=(1.0,))
@@ -86,9 +91,9 @@ def test_the_wait_grows_with_attempts_without_a_save_and_has_an_end() -> None:
     bad = replace(_FAILED, saved=False)
     waits = []
     for earlier in ((), (bad,), (bad, bad)):
-        waits.append(decided(bad, *earlier).not_before - bad.ended)
+        waits.append(decided(bad, *earlier).not_before - _ENDED)
     assert waits == [20.0, 40.0, 60.0]
-    assert decided(_FAILED, bad, bad).not_before - _FAILED.ended == 10.0
+    assert decided(_FAILED, bad, bad).not_before - _ENDED == 10.0
 
 
 def test_the_jobs_own_fault_is_tried_once_more() -> None:

@@ -66,7 +66,7 @@ def test_one_process_at_a_time(path: Path) -> None:
 def test_a_stop_stays(path: Path) -> None:
     stop = RecoveryDecision(RecoveryAction.STOP, "a person ended it")
     with closing(RecoveryJournal(str(path))) as journal:
-        journal.add("7877", _ATTEMPT, stop, 13.0)
+        journal.add("7877", EndedAttempt("cancelled"), stop, 13.0)
     with closing(RecoveryJournal(str(path))) as journal:
         assert journal.history().stopped == "a person ended it"
 
