@@ -130,7 +130,9 @@ def _not_ended(case: _Case) -> RecoveryDecision | None:
     if status in ("completed", "running", "idle"):
         return RecoveryDecision(RecoveryAction.NOOP, f"the job's status is {status}")
     if status == "hanging":
-        return _look("it hangs and still holds its nodes: end it, and it is started again")
+        return _look(
+            "it hangs and still holds its nodes: end it first, nothing is started beside it"
+        )
     if status != "failed":
         return _look("whether it has ended is not known")
     if case.attempt.ended is None:
