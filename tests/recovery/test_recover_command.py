@@ -28,7 +28,7 @@ def recover(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     return code, capsys.readouterr().out
 
 
-def test_a_job_that_completed_is_left_alone(
+def test_a_job_that_has_not_failed_is_left_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, journal = tmp_path / "7-llama.log", tmp_path / "journal"
