@@ -77,6 +77,7 @@ ARROWS = {
     | FOUNDATION
     | {"joblog", "own_command", "records", "triage"},
     "alerts": FOUNDATION | {"file_writing", "own_command", "untrusted"},
+    "recovery": FOUNDATION | {"catalog", "file_writing", "records", "untrusted"},
     "mcp": FOUNDATION | {"own_command"},
     "doctor": FOUNDATION | {"catalog"},
     "exporter": {"untrusted"}
@@ -126,6 +127,7 @@ ARROWS = {
         "ownership",
         "watch",
         "alerts",
+        "recovery",
         "mcp",
         "doctor",
         "own_command",

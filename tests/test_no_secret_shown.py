@@ -109,6 +109,7 @@ COMMANDS = {
     "doctor": ["--address", IN_A_URL],
     "driver-fault": ["JOB", "--kmsg", "KERNEL"],
     "watch": ["JOB", "--ticks", "1", "--every", "0.1s", "--state", "WATCHED", "--restart"],
+    "recover": ["JOB", "--journal", "JOURNAL"],
     "handover": ["--state", "LEFT"],
     "kmsg": ["KERNEL", "-v"],
     "probe": ["--all-nodes", "--address", IN_A_URL],
@@ -133,6 +134,7 @@ def words_of(name: str, job: Path, tmp_path: Path) -> list[str]:
     other.write_text(job.read_text().replace("8 10", "9 11").replace(_BODY, OTHER))
     places = {"JOB": job, "JOB2": other, "KERNEL": kernel_log(tmp_path / "kernel.log")}
     places["PLUGIN"] = plugin(tmp_path / "gpu_metrics_plugin.sh")
+    places["JOURNAL"] = tmp_path / "journal"
     places["WATCHED"] = tmp_path / "watched.json"
     places["LEFT"] = left_by_a_watcher(tmp_path / "left.json")
     return [str(places.get(word, word)) for word in COMMANDS[name]]

@@ -39,6 +39,7 @@ from raydiag.cli import (
     options,
     pager,
     probe,
+    recover,
     schema,
     serve_alerts,
     triage,
@@ -55,7 +56,8 @@ _MOST_OF_ERROR = 500  # characters
 # fmt: off
 _COMMANDS = (
     probe, kmsg, triage, diagnose, driver_fault, compare, kpi, tsdb, exporter, hotfix, agent,
-    history, watch, handover, serve_alerts, doctor, mcp, explain, schema, completion, demo,
+    history, watch, recover, handover, serve_alerts, doctor, mcp, explain, schema, completion,
+    demo,
 )
 # fmt: on
 

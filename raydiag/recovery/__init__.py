@@ -1,0 +1,1 @@
+"""RECOVER: what to do about a job that has ended, and doing it once."""

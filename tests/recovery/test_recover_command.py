@@ -1,0 +1,65 @@
+"""`raydiag recover` over real logs, with real diagnoses."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from raydiag import cli
+
+pytestmark = pytest.mark.slow
+
+
+def log(path: Path, began: float, *last_lines: str) -> None:
+    """Of an attempt of ten steps, with a save, that ended so."""
+    lines = []
+    for step in range(10):
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(began + 10 * step))
+        lines.append(f"{stamp} completed step: {step}, seconds: 10.0, loss: 2.5")
+    lines.append("Saved a checkpoint at step 9.")
+    path.write_text("\n".join([*lines, *last_lines, ""]))
+
+
+def recover(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    code = cli.main(["recover", *words])
+    return code, capsys.readouterr().out
+
+
+def test_a_job_that_has_not_failed_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, journal = tmp_path / "7-llama.log", tmp_path / "journal"
+    log(path, time.time() - 3600, "JOB SUMMARY", "Exit code: 0")
+    code, said = recover(capsys, str(path), "--journal", str(journal))
+    assert (code in (0, 3)) and ("NOOP" in said or "DIAGNOSE" in said)
+    assert journal.read_bytes() == b""
+
+
+def test_the_same_attempt_is_decided_once_and_the_same_fault_twice_is_the_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, journal = tmp_path / "7-llama.log", tmp_path / "journal"
+    words = (str(path), "--journal", str(journal), "--format", "jsonl")
+    trace = (
+        "Traceback (most recent call last):",
+        '  File "/opt/train/data.py", line 8, in batches',
+        "RuntimeError: the shard has no rows",
+    )
+    actions = []
+    for began in (7200, 7200, 3600):
+        log(path, time.time() // 3600 * 3600 - began, *trace)
+        actions.append(json.loads(recover(capsys, *words)[1])["action"])
+    assert actions == ["REATTEMPT", "REATTEMPT", "STOP"]
+    assert len(journal.read_text().splitlines()) == 2
+    assert "given up before" in recover(capsys, *words[:3])[1]
+
+
+def test_no_job_decides_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = (str(tmp_path / "7-llama.log"), "--journal", str(tmp_path / "journal"))
+    assert cli.main(["recover", *words]) == 4
+    assert "no diagnosis" in capsys.readouterr().err
+    (tmp_path / "policy.yaml").write_text("mode: act\n")
+    assert cli.main(["recover", *words, "--policy", str(tmp_path / "policy.yaml")]) == 2
