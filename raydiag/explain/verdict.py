@@ -152,12 +152,20 @@ def _confidence(chosen: CauseChain, case: JobCase) -> Confidence:
     is_notice = entry.late_notice or entry.mechanism  # of what was not seen
     if is_notice or is_symptom(root) or (case.log_only and not is_beside_the_job(root)):
         confidence = confidence.at_most(Confidence.LIKELY)
+    if entry.hang and any(map(_may_have_ended_first, chosen.observations[1:])):
+        confidence = confidence.at_most(Confidence.LIKELY)
     has_effects = len(chosen.observations) > 1
     is_undated_cause = has_effects and root.finding.onset is None
     if root.playbook == NODES and (is_undated_cause or case.shared_cluster):
         # It may be older than what it explains, or of a node that is another job's.
         return Confidence.POSSIBLE
     return confidence
+
+
+def _may_have_ended_first(effect: Observation) -> bool:
+    """The log's first error is how a process ended, and has no time: it may have come first."""
+    is_how = catalog.failure(effect.finding.failure_class).mechanism
+    return is_how and effect.finding.onset is None and bool(effect.facts.get("first_in_log"))
 
 
 def _summary(chosen: CauseChain, hosts: Sequence[str], case: JobCase) -> str:

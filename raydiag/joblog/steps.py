@@ -280,8 +280,9 @@ class StepTally:
         if match := HF_LOSS.search(text):
             self.hf_losses += 1
             loss = float(match["loss"].replace(",", ""))
-            if bar := self._bar():
-                bar.series.last_loss(loss, printed_state(loss))
+            bar = self._bar()
+            for progress in [bar] if bar else self._moving():  # a trainer prints it after the step
+                progress.series.last_loss(loss, printed_state(loss))
 
     def see_time(self, time: float, file: str, number: int) -> None:
         """A time that stands below the newest step line bounds it from above."""

@@ -22,6 +22,8 @@ _HOLD = 3  # usual steps at the end: it has recovered
 _SMOOTH = 5  # steps
 _LEFT_SIGMAS, _LEFT_SHARE = 3.0, 0.01  # below its level: it has left it
 CLOCK_FELL = 0.05  # of the lowest clock of a host, which a slow-down goes with
+_FEW = 3  # one of so many hosts at most is odd
+_KEPT = 0.05  # of its level: so much is no change
 _MIN_HOSTS = 3  # to tell one from the others
 
 
@@ -61,6 +63,7 @@ class OddChanges:
     ratios: dict[str, float]  # what it is while slow, as a share of before; of the odd hosts
     usual: float  # the same share of most hosts
     before: dict[str, float]  # the level of every host
+    kept: dict[str, float]  # the share of the few hosts that kept their level, where most did not
 
     @property
     def halfway_down(self) -> dict[str, float]:
@@ -81,7 +84,15 @@ def odd_changes(table: ResultTable, slow: Slowdown, least: float) -> OddChanges 
     chance = FACTOR * TO_SIGMA * float(np.median(np.abs(shares - usual)))
     limit = max(least * usual, chance)
     odd = {host: ratio for host, ratio in ratios.items() if usual - ratio > limit}
-    return OddChanges(odd if len(odd) * 3 <= len(ratios) else {}, usual, before)
+    kept = {host: ratio for host, ratio in ratios.items() if _is_kept(ratio, usual, limit)}
+    few = len(ratios) / _FEW
+    return OddChanges(
+        odd if len(odd) <= few else {}, usual, before, kept if len(kept) <= few else {}
+    )
+
+
+def _is_kept(ratio: float, usual: float, limit: float) -> bool:
+    return ratio - usual > limit and abs(ratio - 1.0) <= _KEPT
 
 
 def steady_throughput(tables: MaskedTables) -> Series | None:

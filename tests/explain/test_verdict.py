@@ -66,6 +66,17 @@ def hung(*observations: Observation, **more: object) -> Explained:
     return judged(*both, *observations, **{**known, **more})
 
 
+@pytest.mark.parametrize(
+    ("facts", "confidence"),
+    [({"first_in_log": 1.0}, Confidence.LIKELY), ({}, Confidence.CONFIRMED)],
+)
+def test_an_undated_kill_may_have_come_before_the_hang(
+    facts: dict[str, float], confidence: Confidence
+) -> None:
+    told = hung(seen("signal-kill", "n1", facts=facts)).verdict
+    assert (told.failure_class, told.confidence) == ("rccl-hang", confidence)
+
+
 def classes(told: Explained) -> list[str]:
     return [one.failure_class for one in told.diagnosis.chains[0].findings]
 

@@ -216,6 +216,17 @@ def test_a_nameless_bar_with_a_loss_is_of_training(tmp_path: Path) -> None:
     assert steps.regular and steps.series.loss[0] == 1.5
 
 
+def test_a_loss_below_a_line_of_deepspeed_is_that_of_its_step(tmp_path: Path) -> None:
+    """Its own lines have none: a diverged run would look well."""
+    content = ""
+    for step, loss in ((1, "2.5"), (2, "nan")):
+        content += f"[2026-01-02 03:04:0{step},292] [INFO] [logging.py:96:log_dist] [Rank 0] "
+        content += f"step={step}, skipped=0, lr=[0.0003], mom=[[0.9, 0.95]]\n"
+        content += f"{{'loss': {loss}, 'grad_norm': 0.4, 'learning_rate': 0.0003, 'epoch': 0.1}}\n"
+    steps = steps_of(content, tmp_path)
+    assert steps.series.loss_state == b"fa" and steps.series.loss[0] == 2.5
+
+
 @pytest.mark.parametrize(
     ("text", "state"), [("nan", "a"), ("inf", "i"), ("-inf", "i"), ("1e-5", "f")]
 )

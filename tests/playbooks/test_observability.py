@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -464,20 +462,29 @@ def test_another_exporter_that_stops_is_down() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hosts", "nnodes", "twice"),
+    ("addresses", "accused"),
     [
-        (("10.0.0.1", "10.0.0.2", "n1", "n2"), 2, 4),
-        (("10.0.0.1", "10.0.0.2", "n1", "n2"), 4, 0),
-        (("10.0.0.1", "10.0.0.2", "n1", "n2"), None, 0),
-        (("10.0.0.1", "n1", "n2"), 2, 0),
-        (("n1", "n2"), 2, 0),
+        (("10.0.0.1", "10.0.0.2"), []),
+        (("10.0.0.1", "10.0.0.2", "10.0.0.9"), []),
+        (("10.0.0.1",), ["node1", "node2"]),
+        ((), ["node1", "node2"]),
     ],
 )
-def test_ray_by_address_and_exporters_by_name_are_the_same_hosts(
-    hosts: tuple[str, ...], nnodes: int | None, twice: int
+def test_ray_that_has_addresses_alone_is_not_missing(
+    addresses: tuple[str, ...], accused: list[str]
 ) -> None:
-    by_name = [host for host in hosts if host.startswith("n")]
-    by_address = [host for host in hosts if host not in by_name]
-    context = SimpleNamespace(discovery=SimpleNamespace(nnodes=nnodes))
-    stack: Any = SimpleNamespace(hosts=hosts, context=context)
-    assert len(observability._under_two_names(stack, by_name, by_address)) == twice
+    """Two hosts have no series of Ray by their names, and so many addresses have some."""
+    made = translated(lambda host, source: without_ray_on(host, source, ("node1", "node2")))
+    found_hosts = made.context.discovery.hosts
+    samples = {"ray_node_": SampleRange(START, float(GRID[-1]))}
+    by_address = [HostSeries(address, sample_ranges=samples) for address in addresses]
+    wider = replace(made.context.discovery, hosts=(*found_hosts, *by_address))
+    made = replace(made, context=replace(made.context, discovery=wider))
+    observations, _ = judge(made)
+    assert sorted(str(seen.finding.host) for seen in observations) == accused
+    assert coverage(made).complete is (not accused)
+
+
+def without_ray_on(host: str, source: str, hosts: Sequence[str]) -> np.ndarray:
+    is_silent = source == "ray" and host in hosts
+    return np.full(GRID.size, np.nan) if is_silent else np.array(GRID)

@@ -75,6 +75,16 @@ def test_an_absent_metric_is_no_zero(power: str | None) -> None:
     assert holds(outcome, "rccl-hang")["inconclusive"] is True
 
 
+def test_a_host_whose_power_is_not_known_leaves_a_doubt() -> None:
+    world = World()
+    world.hang(HANG)
+    for stat in ("min", "avg", "max"):
+        world.set("gpu-power", float("nan"), HANG, hosts=["n2"], metric=stat)
+    found = world.judge("rccl-hang").observations
+    hang = next(seen.finding for seen in found if seen.finding.failure_class == "rccl-hang")
+    assert hang.confidence.value == "likely"
+
+
 def test_retransmits_just_before_it_set_it_off() -> None:
     world = World()
     world.hang(HANG)

@@ -450,6 +450,21 @@ def test_the_host_whose_gpus_do_less_while_the_others_spin_is_late() -> None:
     assert (late.finding.host, late.finding.confidence.value) == ("n3", "likely")
 
 
+@pytest.mark.parametrize(("watts", "is_late"), [(900.0, True), (800.0, False)])
+def test_the_host_that_keeps_its_power_while_the_others_wait_is_late(
+    watts: float, is_late: bool
+) -> None:
+    world = World()
+    world.scalar(TGS, 0.7, 3000, factor=True)
+    for stat in ("min", "avg", "max"):
+        world.set("gpu-power", 900.0, metric=stat)
+        world.set("gpu-power", 700.0, 3000, hosts=HOSTS[:3], metric=stat)
+        world.set("gpu-power", watts, 3000, hosts=["n4"], metric=stat)
+    found = [seen.finding for seen in world.judge(ONLY).observations]
+    late = [seen.host for seen in found if seen.failure_class == "straggler"]
+    assert late == (["n4"] if is_late else [])
+
+
 @pytest.mark.parametrize("lasts_s", [35, 90])
 def test_a_host_that_is_late_again_and_again(lasts_s: int) -> None:
     """Its GPUs starve for a while every four minutes, and all steps are slow meanwhile."""
@@ -535,3 +550,19 @@ def test_saves_that_became_slow(lengths: list[int], seen: bool, waits: bool) -> 
     assert [finding.failure_class for finding in slow] == ([expected] if seen else [])
     if seen:
         assert slow[0].onset == T0 + 2400
+
+
+@pytest.mark.parametrize(
+    ("longest", "percent", "is_stalled"),
+    [(500, 80.0, True), (500, 30.0, False), (200, 80.0, False)],
+)
+def test_one_save_that_stalled(longest: int, percent: float, is_stalled: bool) -> None:
+    world = World()
+    for number, length in enumerate([50, 55, longest, 50]):
+        start = 600 + 700 * number
+        world.save(start, start + length)
+        if length == longest:
+            world.set("storage", percent, start, start + length, ["n2"], "hw_io_pressure_full_pct")
+    found = [seen for seen in world.judge(ONLY).observations if seen.row == "storage-stall"]
+    told = [(seen.finding.host, seen.finding.onset, seen.recovered) for seen in found]
+    assert told == ([("n2", T0 + 2000, True)] if is_stalled else [])

@@ -85,7 +85,7 @@ def coverage(stack: Stack, dead: Collection[str] = ()) -> Coverage:
     hw, ray = stack.newest_samples(EXPORTER), stack.newest_samples(RAY)
     unseen = [host for host in stack.hosts if host not in hw and host not in ray]
     unread: list[HostUnread] = []
-    twice = _under_two_names(stack, hw, ray)
+    twice = _under_two_names(stack, hw)
     for host in stack.hosts:
         if host in dead or host in unseen:
             continue
@@ -98,20 +98,16 @@ def coverage(stack: Stack, dead: Collection[str] = ()) -> Coverage:
     unread += _repeated(stack)
     blind = tuple(Blind(host, "no series of this host") for host in unseen)
     window = Window(stack.context.window.start, stack.end)
-    count = len(stack.hosts) - len(twice) // 2
+    count = len(stack.hosts) - len([host for host in twice if is_address(host)])
     return Coverage(count, count - len(blind), blind, tuple(unread), window)
 
 
-def _under_two_names(stack: Stack, hw: Collection[str], ray: Collection[str]) -> tuple[str, ...]:
-    """Hosts of which Ray knows addresses and exporters names, and nothing says which is which.
-
-    As many of both as the job has nodes are the same hosts, all of them seen.
-    """
+def _under_two_names(stack: Stack, hw: Collection[str]) -> tuple[str, ...]:
+    """Names of hosts whose Ray has an address alone, with these addresses where they are listed."""
     addresses = [host for host in stack.hosts if is_address(host) and host not in hw]
-    names = [host for host in stack.hosts if not is_address(host) and host not in ray]
-    is_one_to_one = len(addresses) == len(names) == stack.context.discovery.nnodes
-    is_one_to_one = is_one_to_one and len(stack.hosts) == 2 * len(names)
-    return (*addresses, *names) if is_one_to_one else ()
+    nnodes = stack.context.discovery.nnodes
+    is_all = nnodes is None or len(stack.hosts) - len(addresses) == nnodes
+    return (*addresses, *stack.nameless) if is_all else ()
 
 
 def _ends_early(

@@ -110,7 +110,7 @@ def ray_metrics(stack: Stack) -> Iterator[Observation]:
         return
     limit = max(_SILENT_S, 2 * _refresh_s(stack))
     for host in stack.hosts:
-        if host not in hw:
+        if host not in hw or host in stack.nameless:
             continue
         last = ray.get(host)
         if last is None:

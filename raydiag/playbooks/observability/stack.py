@@ -11,7 +11,7 @@ from raydiag.timeline.answers import ALIVE, EXPORTER, RAY, Answers
 from raydiag.timeline.context import Context
 from raydiag.timeline.queries import SCRAPE
 from raydiag.timeline.steps import MetricSteps
-from raydiag.tsdb.discovery_types import Target
+from raydiag.tsdb.discovery_types import Target, is_address
 from raydiag.tsdb.stack_logs import StackLine, StackLogs
 
 ID = "observability"
@@ -49,6 +49,21 @@ class Stack:
         """Newest sample of each host, of its exporter or of its Ray."""
         sample_times = self.answers.sample_times(source)
         return {host: float(stamps.max()) for host, (_, stamps) in sample_times.items()}
+
+    @cached_property
+    def nameless(self) -> frozenset[str]:
+        """Hosts whose Ray is known by an address alone, and nothing says which address is whose.
+
+        So many addresses of Ray as there are hosts without it: no Ray is missing.
+        """
+        exporters, ray = self.newest_samples(EXPORTER), self.newest_samples(RAY)
+        addresses = [
+            host.name
+            for host in self.context.discovery.hosts
+            if is_address(host.name) and host.name not in exporters and host.sample_range("ray_")
+        ]
+        names = [host for host in exporters if not is_address(host) and host not in ray]
+        return frozenset(names) if 0 < len(names) <= len(addresses) else frozenset()
 
     @property
     def _exporters(self) -> list[Target]:

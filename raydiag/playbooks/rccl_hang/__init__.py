@@ -271,6 +271,8 @@ class _Hang:
     def _observe_hang(self, row: str, evidence: Sequence[Evidence], text: str) -> None:
         timeline = self.timeline
         all_seen = not timeline.unseen_hosts and not timeline.missing("gpu-utilisation")
+        # A host whose GPUs fell silent may be the one that the others wait for.
+        all_seen = all_seen and UNKNOWN not in map(attrgetter("power"), self.states.values())
         self.report.observe(
             row,
             evidence,

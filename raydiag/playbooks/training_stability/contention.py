@@ -212,15 +212,19 @@ def _judge_stragglers(timeline: RunTimeline, report: ReportWriter, slowdown: Slo
 
     Who waits in a collective spins, so the host whose GPUs do less is the one that is late. Power
     tells less: a GPU with a low clock, which has a finding of its own, and all who wait draw less.
+    Where most draw less and one host as much as before, the others wait for what it computes.
     """
     # The date is that of the slow-down itself, so it says nothing of when this ended.
     uncertainty_s = max(timeline.steady("gpu-power").step_s, timeline.step_time_s)
     period = Period(slowdown.start, uncertainty_s=uncertainty_s)
     for row, query, stat, least in _LATE:
         odd = odd_changes(timeline.steady(query).pick(stat), slowdown, least)
-        if odd is None or not odd.ratios:
+        late = {} if odd is None else odd.ratios
+        if odd is not None and row == "straggler":
+            late = late or odd.kept
+        if odd is None or not late:
             continue
-        for host, ratio in odd.ratios.items():
+        for host, ratio in late.items():
             share = 100 * ratio
             text = f"{query} changed to {share:.0f} % there, {100 * odd.usual:.0f} % elsewhere"
             if row:

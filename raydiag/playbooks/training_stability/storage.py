@@ -1,6 +1,6 @@
 """Does storage keep the job waiting, apart from what saves do to it?"""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from operator import attrgetter
@@ -34,6 +34,7 @@ _FULL_PERCENT, _FILLED = 99.9, 3.0  # of a disk: nothing can be written, after i
 _NAMED = 8
 _FEW_SAVES = 2  # usual ones before, and slow ones after
 _SLOW_SAVE, _SLOW_SAVE_S = 3.0, 60.0  # times the usual save, and by so much
+_STALLED_SAVE_S = 300.0  # by so much, where it is a single one
 
 
 def fine_storage(timeline: RunTimeline) -> Iterator[Query]:
@@ -68,6 +69,7 @@ def judge_saves(timeline: RunTimeline, report: ReportWriter) -> None:
     lengths = np.array([save.end - save.start for save in saves])
     first = _first_slow_save(lengths)
     if first is None:
+        _judge_stalled_save(timeline, report, saves, lengths)
         return
     usual, slow = float(np.median(lengths[:first])), float(np.median(lengths[first:]))
     text = f"each of the last {lengths.size - first} saves takes {slow:.0f} s, {usual:.0f} s before"
@@ -83,6 +85,33 @@ def judge_saves(timeline: RunTimeline, report: ReportWriter) -> None:
         confidence=likely_if(bool(waiting)),
         severity=Severity.WARNING,
     )
+
+
+def _judge_stalled_save(
+    timeline: RunTimeline, report: ReportWriter, saves: Sequence[Window], lengths: Floats
+) -> None:
+    """One save that took far longer than the others, while hosts waited for storage."""
+    if lengths.size <= _FEW_SAVES:
+        return
+    number, usual = int(np.argmax(lengths)), float(np.median(lengths))
+    save, length = saves[number], float(lengths[number])
+    if length < max(_SLOW_SAVE * usual, usual + _STALLED_SAVE_S):
+        return
+    pressure = timeline.table("storage").pick(IO_FULL).medians(save)
+    hosts = [host for host, percent in pressure.items() if percent > _BRIEF_PERCENT]
+    for host in hosts[:_NAMED]:
+        text = (
+            f"a save took {length:.0f} s, {usual:.0f} s usually, I/O pressure {{:.0f}} % meanwhile"
+        )
+        report.finding(
+            "storage-stall",
+            text,
+            host=host,
+            value=pressure[host],
+            period=Period(save.start, save.end, True, timeline.next_step_s),
+            confidence=Confidence.LIKELY,
+            severity=Severity.WARNING,
+        )
 
 
 def _whole_saves(timeline: RunTimeline) -> list[Window]:
