@@ -254,8 +254,9 @@ class StepTally:
         progress = self.progresses.get(form.id)
         if progress is None:
             return False
-        if progress.counts(step, prefix, writer_name, number, None):
-            progress.advance(step, values, number, None, near_time, file)
+        time = self._time_of(step)
+        if progress.counts(step, prefix, writer_name, number, time):
+            progress.advance(step, values, number, time, near_time, file)
         self.step_lines += 1
         self.newest = progress.runs[-1].last_step
         return True

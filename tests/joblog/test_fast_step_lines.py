@@ -67,6 +67,9 @@ log = st.lists(
     ).map("".join)
 )
 
+# Another form's line about the same step, with a time.
+_DATED_30 = "2026-03-01 10:00:00 steps: 30 loss: 8.5000 iter time (s): 0.625 samples/sec: 51.200"
+
 
 @settings(max_examples=150, deadline=None)
 @given(step_line)
@@ -87,6 +90,7 @@ def test_the_usual_line_is_read_at_once() -> None:
 
 @settings(max_examples=80, deadline=None)
 @given(log, st.booleans(), st.sampled_from(["\n", "\n", "\r\n"]))
+@example([maxtext(0).rstrip(), _DATED_30, maxtext(30).rstrip()], True, "\n")
 def test_the_short_way_tells_what_the_long_way_tells(
     lines: list[str], whole: bool, feed: str
 ) -> None:
