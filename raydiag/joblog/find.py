@@ -64,6 +64,8 @@ def resolve(named: str, outputs: str = "outputs") -> Resolved:
 
     Raises CannotRun when there is no such job, no access, or more than one that could be meant.
     """
+    if not named:
+        raise NoSuchJob("the name of the job is empty: name a directory, a log or a job id")
     path = Path(named)
     try:
         if path.is_dir():
