@@ -58,6 +58,15 @@ def under(kind: str, act: Callable[[], Any]) -> Any:
     return in_child(confined)
 
 
+@pytest.fixture(autouse=True)
+def _room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader is forked off a lean process; this one has imported half of everything."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    size = pages * os.sysconf("SC_PAGE_SIZE")
+    room = size + confinement._ADDRESS_SPACE_BYTES
+    monkeypatch.setattr(confinement, "_ADDRESS_SPACE_BYTES", room)
+
+
 @pytest.fixture(scope="module")
 def sleeper() -> Iterator[int]:
     """Another process, blocked in the kernel for as long as anybody looks."""

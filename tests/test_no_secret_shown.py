@@ -158,6 +158,7 @@ def test_no_command_shows_one(
 def test_every_command_is_tried() -> None:
     tried = {name.split()[0].replace("-", "_") for name in COMMANDS}
     tried.add("mcp")  # a server on stdin: it answers with the documents of the others
+    tried.add("serve_alerts")  # a server: it answers with what `diagnose` prints
     tried |= {"explain", "schema", "completion", "demo"}  # what the package itself carries
     assert tried == {module.__name__.rpartition(".")[2] for module in cli._COMMANDS}
 

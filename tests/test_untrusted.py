@@ -113,6 +113,7 @@ _TRUSTED_OPENS = {
     "cluster/bundle.py": "of the package itself",
     "cli/demo.py": "of the examples that the package carries",
     "cli/schema.py": "of the package itself",
+    "recovery/policy.py": "of the package itself",
     "joblog/driver_logs.py": "/proc/<pid>/comm",
 }
 

@@ -86,10 +86,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, _terminated)  # clean up as on Ctrl-C
+    usual = gc.get_threshold()
     gc.set_threshold(COLLECTIONS_APART)
     try:
         return _run(arguments)
     finally:
+        gc.set_threshold(*usual)
         pager.wait()
 
 
