@@ -32,6 +32,7 @@ from tests.cluster.simulated_hosts import Cluster, HostSpec
 
 _RAYDIAG = [sys.executable, "-m", "raydiag"]
 _NODE_BUDGET_S = 20.0
+_IDLE_S = 60.0  # without a question, for what the resident agent costs then
 # Nodes, format, targets.
 _JUDGED = (
     (1000, "text", "< 2 s", "< 300 MiB"),
@@ -222,9 +223,7 @@ def _held_pss_mib(root: str) -> float:
     total_kib = 0
     for pid in [str(process.pid), *children]:
         with contextlib.suppress(ProcessLookupError):  # a reader that has ended
-            for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-                if line.startswith("Pss:"):
-                    total_kib += int(line.split()[1])
+            total_kib += _pss_kib(int(pid))
     assert process.stdout is not None
     process.stdout.read()
     process.wait()
@@ -300,6 +299,7 @@ def warm() -> None:
                 ours.append(ours_s)
                 rounds.append(document["cluster"]["duration_s"])
                 floor.append(_timed(running, no_op)[0])
+        idle_percent, idle_mib = _idle_actors(running)
         _timed(running, [*_RAYDIAG, "agent", "down"])
     pairs = [a / b for a, b in zip(floor, ours, strict=True)]
     _show("raydiag agent up", f"{up_s:.2f} s", "-")
@@ -307,6 +307,37 @@ def warm() -> None:
     _show("warm raydiag probe --all-nodes", _spread(ours, "s"), "< 0.6 s")
     _show("of that, the nodes", _spread(rounds, "s"), "-")
     _show("faster than the no-op job, pair by pair", _spread(pairs, "x"), ">= 15 x")
+    _show("an idle node's actor", _spread(idle_percent, "% of a core"), "< 0.1 % of a core")
+    _show("its memory", _spread(idle_mib, "MiB PSS"), "< 45 MiB PSS")
+
+
+def _idle_actors(cluster: Cluster) -> tuple[list[float], list[float]]:
+    """CPU in percent of a core, and MiB PSS, of each node's actor while nobody asks."""
+    pids = []
+    for host in cluster.hosts:
+        for pid in cluster.processes(host):
+            words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+            if "RaydiagNodeActor" in words:
+                pids.append(pid)
+    before = list(map(_cpu_ticks, pids))
+    time.sleep(_IDLE_S)
+    percent = []
+    for pid, ticks in zip(pids, before, strict=True):
+        used_s = (_cpu_ticks(pid) - ticks) / os.sysconf("SC_CLK_TCK")
+        percent.append(100 * used_s / _IDLE_S)
+    return percent, [_pss_kib(pid) / 1024 for pid in pids]
+
+
+def _cpu_ticks(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def _pss_kib(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1])
+    return 0
 
 
 def hung() -> None:
