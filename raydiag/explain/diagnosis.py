@@ -114,19 +114,18 @@ def judge_nodes(snapshot: Snapshot) -> list[Finding]:
         weighed = _weighed(finding, signs.get(fault_of(finding, by_process=True), set()))
         weighed = _as_witnessed(weighed, accused)
         placed = _with_address(_with_rank(names.named(weighed), ranks), addresses)
-        findings.append(_as_known(placed, snapshot))
-    return findings
+        findings.append(placed)
+    return findings if snapshot.known is None else _as_known(findings, snapshot)
 
 
-def _as_known(finding: Finding, snapshot: Snapshot) -> Finding:
-    """With what earlier probes say of it, where a resident agent remembers."""
-    if snapshot.known is None:
-        return finding
-    for known in snapshot.known:
-        if known.key == finding.key:
-            return replace(finding, known=known)
-    is_new = model.KnownFinding(*finding.key, "", snapshot.time, snapshot.time, times=0)
-    return replace(finding, known=is_new)
+def _as_known(findings: Iterable[Finding], snapshot: Snapshot) -> list[Finding]:
+    """With what earlier probes say of each, as a resident agent remembers it."""
+    by_key = {known.key: known for known in snapshot.known or ()}
+    told = []
+    for finding in findings:
+        is_new = model.KnownFinding(*finding.key, "", snapshot.time, snapshot.time, times=0)
+        told.append(replace(finding, known=by_key.get(finding.key, is_new)))
+    return told
 
 
 def _with_rank(finding: Finding, ranks: Mapping[str, Ranks]) -> Finding:

@@ -22,6 +22,8 @@ WRITERS = 16384
 PROGRESSES = 24
 _BAR_LOSS = re.compile(r"[^\]]{0,200}\bloss=")
 _SMOOTHED = 10  # the speed on a bar holds the first step for so many; the time on it does not,
+# Its step lines have none: the trainer's own line follows them.
+_WITHOUT_LOSS, _OF_TRAINING = "deepspeed", "'learning_rate':"
 _COARSE_S = 10.0  # but is in whole seconds: for shorter steps they are right in the mean only
 _LAG = 8  # ranks without prefixes share one `where`: a slow one is no restart
 _FORMATS = {form.id: form for form in FORMATS}
@@ -282,7 +284,9 @@ class StepTally:
             self.hf_losses += 1
             loss = float(match["loss"].replace(",", ""))
             bar = self._bar()
-            for progress in [bar] if bar else self._moving():  # a trainer prints it after the step
+            progress = bar or self.progresses.get(_WITHOUT_LOSS)
+            # Below another form's lines only what a trainer prints of a training step.
+            if progress is not None and progress.runs and (bar or _OF_TRAINING in text):
                 progress.series.last_loss(loss, printed_state(loss))
 
     def see_time(self, time: float, file: str, number: int) -> None:

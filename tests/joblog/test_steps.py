@@ -227,6 +227,15 @@ def test_a_loss_below_a_line_of_deepspeed_is_that_of_its_step(tmp_path: Path) ->
     assert steps.series.loss_state == b"fa" and steps.series.loss[0] == 2.5
 
 
+def test_the_loss_of_an_evaluation_is_no_step_of_training(tmp_path: Path) -> None:
+    content = "[2026-01-02 03:04:01,292] [INFO] [logging.py:96:log_dist] [Rank 0] "
+    content += "step=1, skipped=0, lr=[0.0003], mom=[[0.9, 0.95]]\n"
+    content += "eval {'loss': nan, 'accuracy': 0.4}\n"
+    assert steps_of(content, tmp_path).series.loss_state != b"a"
+    maxtext_line = maxtext(1, loss="2.5") + "\n{'loss': nan, 'learning_rate': 0.1}\n"
+    assert steps_of(maxtext_line, tmp_path).series.loss_state == b"f"
+
+
 @pytest.mark.parametrize(
     ("text", "state"), [("nan", "a"), ("inf", "i"), ("-inf", "i"), ("1e-5", "f")]
 )

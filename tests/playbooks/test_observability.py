@@ -462,19 +462,21 @@ def test_another_exporter_that_stops_is_down() -> None:
 
 
 @pytest.mark.parametrize(
-    ("addresses", "accused"),
+    ("without", "addresses", "accused"),
     [
-        (("10.0.0.1", "10.0.0.2"), []),
-        (("10.0.0.1", "10.0.0.2", "10.0.0.9"), []),
-        (("10.0.0.1",), ["node1", "node2"]),
-        ((), ["node1", "node2"]),
+        ("123", ("10.0.0.1", "10.0.0.2", "10.0.0.3"), []),
+        ("123", ("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.9"), []),
+        ("12", ("10.0.0.1", "10.0.0.2"), ["node1", "node2"]),
+        ("2", ("10.0.0.9",), ["node2"]),
+        ("12", (), ["node1", "node2"]),
     ],
 )
 def test_ray_that_has_addresses_alone_is_not_missing(
-    addresses: tuple[str, ...], accused: list[str]
+    without: str, addresses: tuple[str, ...], accused: list[str]
 ) -> None:
-    """Two hosts have no series of Ray by their names, and so many addresses have some."""
-    made = translated(lambda host, source: without_ray_on(host, source, ("node1", "node2")))
+    """No host has series of Ray by its name, and so many addresses have some."""
+    hosts = [f"node{number}" for number in without]
+    made = translated(lambda host, source: without_ray_on(host, source, hosts))
     found_hosts = made.context.discovery.hosts
     samples = {"ray_node_": SampleRange(START, float(GRID[-1]))}
     by_address = [HostSeries(address, sample_ranges=samples) for address in addresses]

@@ -450,16 +450,22 @@ def test_the_host_whose_gpus_do_less_while_the_others_spin_is_late() -> None:
     assert (late.finding.host, late.finding.confidence.value) == ("n3", "likely")
 
 
-@pytest.mark.parametrize(("watts", "is_late"), [(900.0, True), (800.0, False)])
+@pytest.mark.parametrize(
+    ("watts", "clock", "is_late"),
+    [(900.0, 2100.0, True), (800.0, 2100.0, False), (900.0, 1700.0, False)],
+)
 def test_the_host_that_keeps_its_power_while_the_others_wait_is_late(
-    watts: float, is_late: bool
+    watts: float, clock: float, is_late: bool
 ) -> None:
+    """Not where the others were throttled."""
     world = World()
     world.scalar(TGS, 0.7, 3000, factor=True)
     for stat in ("min", "avg", "max"):
         world.set("gpu-power", 900.0, metric=stat)
         world.set("gpu-power", 700.0, 3000, hosts=HOSTS[:3], metric=stat)
         world.set("gpu-power", watts, 3000, hosts=["n4"], metric=stat)
+        world.set("gpu-clock", 2100.0, metric=stat)
+        world.set("gpu-clock", clock, 3000, hosts=HOSTS[:3], metric=stat)
     found = [seen.finding for seen in world.judge(ONLY).observations]
     late = [seen.host for seen in found if seen.failure_class == "straggler"]
     assert late == (["n4"] if is_late else [])
@@ -566,3 +572,7 @@ def test_one_save_that_stalled(longest: int, percent: float, is_stalled: bool) -
     found = [seen for seen in world.judge(ONLY).observations if seen.row == "storage-stall"]
     told = [(seen.finding.host, seen.finding.onset, seen.recovered) for seen in found]
     assert told == ([("n2", T0 + 2000, True)] if is_stalled else [])
+    for seen in found:
+        assert "a save took 500 s, 52 s usually" in seen.finding.evidence[0].text
+        assert "80 %" in seen.finding.evidence[0].text
+        assert "while a checkpoint was saved" in seen.finding.explanation

@@ -29,7 +29,7 @@ _THROUGH_SSH_S = 10.0
 _STATUS_S = 5.0
 HISTORY_S = 20.0
 _ROUND_MARGIN_S = 0.8
-_SILENCE_S = 4.0  # it says twice a second that a round goes on, or that it is at another caller's
+_SILENCE_S = 8.0  # it says twice a second that a round goes on, unless its machine is short of CPU
 END, PROGRESS = 999_999, 1_000_000  # numbers of messages, as in `coordinator`
 
 Progress = Callable[[int, int], None]  # nodes answered, nodes asked

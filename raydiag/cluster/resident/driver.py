@@ -145,8 +145,9 @@ class Agent:
         while True:
             began = time.monotonic()
             with self._round, contextlib.suppress(NoNodes, ray.exceptions.RayError):
-                _OwnRound(self, self.request["round"], lambda *_: None).run()
-                self.counts["own_rounds"] += 1
+                own_round = _OwnRound(self, self.request["round"], lambda *_: None)
+                own_round.run()
+                self.counts["own_rounds"] += not own_round.is_cut_short
             self._save()
             time.sleep(max(1.0, every_s - (time.monotonic() - began)))
 
@@ -207,6 +208,10 @@ class _RememberedRound(WarmRound):
         try:
             super().run()
         finally:
+            self._count()
+
+    def _count(self) -> None:
+        if not self.is_cut_short:
             self._agent.counts["rounds"] += 1
             self._agent.last_round = {
                 "at": time.time(),

@@ -27,6 +27,7 @@ _MOST_LINES_OF_HOST = 300
 _MOST_FOUND = 20_000
 _MOST_JOBS = 20  # names of jobs that are kept of a finding
 _FORGOTTEN_S = 14 * 86_400  # a node that was not seen for so long
+_CLOCK_OFF_S = 5.0  # a node's clock may be ahead of the head's
 _LAST_WORDS = 12  # lines of its kernel log
 
 _TABLES = """
@@ -42,6 +43,8 @@ CREATE TABLE IF NOT EXISTS found (
 """
 
 _COLUMNS = ("class", "host", "gpu", "device", "severity", "first_seen", "last_seen", "times")
+
+_Said = tuple[list[Mapping[str, Any]], int]  # lines that matter, and stuck readers
 
 
 class NodeMemory:
@@ -90,7 +93,7 @@ class NodeMemory:
                 (node_id, row["hostname"], row["address"], now, now, kept),
             )
             if not kept:
-                self._read(node_id, row["hostname"], row["address"], answer)
+                self._read(node_id, row["hostname"], row["address"], _said(answer))
 
     def was_silent(self, node_id: str) -> None:
         """A node that was asked did not answer."""
@@ -102,14 +105,14 @@ class NodeMemory:
 
     def last_words(self, node_id: str) -> Optional[dict[str, Any]]:
         """When a node was last seen, and the end of its kernel log then; None for an unknown."""
+        self._read_answers(node_id)
         with self._lock:
-            self._read_answers(node_id)
-            seen = self._rows("SELECT address, last_seen FROM nodes WHERE node_id = ?", node_id)
-            for address, last_seen in seen:
+            asked_for = "SELECT address, host, last_seen FROM nodes WHERE node_id = ?"
+            for address, host, last_seen in self._rows(asked_for, node_id):
                 lines = self._rows(
-                    "SELECT time, text FROM kernel WHERE address = ? ORDER BY time DESC LIMIT ?",
-                    address,
-                    _LAST_WORDS,
+                    "SELECT time, text FROM kernel WHERE address = ? AND host = ? AND time <= ? "
+                    "ORDER BY time DESC LIMIT ?",
+                    *(address, host, last_seen + _CLOCK_OFF_S, _LAST_WORDS),
                 )
                 return {"last_seen": last_seen, "kernel_log": lines[::-1]}
             return None
@@ -151,8 +154,8 @@ class NodeMemory:
     def history(self) -> dict[str, Any]:
         """All of it, as `raydiag history` shows it."""
         columns = ("node_id", "host", "address", "first_seen", "last_seen", "asked", "silent")
+        self._read_answers()
         with self._lock:
-            self._read_answers()
             nodes = self._rows(f"SELECT {', '.join(columns)} FROM nodes ORDER BY host, first_seen")
             lines = self._rows(
                 "SELECT host, address, time, level, facility, text FROM kernel ORDER BY time"
@@ -170,8 +173,8 @@ class NodeMemory:
 
     def save(self) -> None:
         """Drop what is old, and replace the copy on disk; what fails is told by `trouble`."""
+        self._read_answers()
         with self._lock:
-            self._read_answers()
             with self._database:
                 old = (time.time() - _FORGOTTEN_S,)
                 self._database.execute("DELETE FROM nodes WHERE last_seen < ?", old)
@@ -207,16 +210,30 @@ class NodeMemory:
             os.rmdir(self._directory)  # unless agents of other clusters have a file there
 
     def _read_answers(self, node_id: Optional[str] = None) -> None:
-        """Take the kernel logs out of answers that were only kept so far."""
-        wanted = "SELECT node_id, host, address, answer FROM nodes WHERE is_read = 0"
-        chosen = () if node_id is None else (node_id,)
-        condition = "" if node_id is None else " AND node_id = ?"
-        with self._database:
-            for row in self._rows(wanted + condition, *chosen):
-                self._read(*row)
+        """Take the kernel logs out of answers that were only kept so far.
 
-    def _read(self, node_id: str, host: str, address: str, answer: bytes) -> None:
-        lines, stuck = _said(answer)
+        Node by node, and inflated outside of the lock: a round must not wait for a thousand.
+        """
+        wanted = "SELECT node_id FROM nodes WHERE is_read = 0"
+        with self._lock:
+            unread = [row[0] for row in self._rows(wanted)]
+        for unread_id in unread if node_id is None else [node_id]:
+            with self._lock:
+                answers = self._rows(
+                    "SELECT host, address, answer, asked FROM nodes WHERE node_id = ? "
+                    "AND is_read = 0",
+                    unread_id,
+                )
+            for host, address, answer, asked in answers:
+                said = _said(answer)
+                with self._lock, self._database:
+                    self._read(unread_id, host, address, said, asked)
+
+    def _read(
+        self, node_id: str, host: str, address: str, said: _Said, asked: Optional[int] = None
+    ) -> None:
+        """`asked`: how often the node had been by then; a later answer is still to be read."""
+        lines, stuck = said
         for line in lines:
             values = (address, host, line["time_s"], int(line["time_s"]), line["level"])
             self._database.execute(
@@ -229,14 +246,15 @@ class NodeMemory:
             (address, address, _MOST_LINES_OF_HOST),
         )
         self._database.execute(
-            "UPDATE nodes SET is_read = 1, stuck = ? WHERE node_id = ?", (stuck, node_id)
+            "UPDATE nodes SET is_read = (asked = COALESCE(?, asked)), stuck = ? WHERE node_id = ?",
+            (asked, stuck, node_id),
         )
 
     def _rows(self, statement: str, *values: Any) -> list[Any]:
         return self._database.execute(statement, values).fetchall()
 
 
-def _said(answer: bytes) -> tuple[list[Mapping[str, Any]], int]:
+def _said(answer: bytes) -> _Said:
     """Lines of the kernel log that hold a word of the catalog, and how many readers are stuck."""
     lines: list[Mapping[str, Any]] = []
     try:

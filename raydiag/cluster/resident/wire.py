@@ -29,7 +29,7 @@ from typing import Any
 
 from raydiag.untrusted import inflated
 
-MAGIC = b"raydiag agent 1\n"
+MAGIC = b"raydiag agent 2\n"
 _CHALLENGE_BYTES, _PROOF_BYTES = 32, 32
 _MESSAGE_LIMIT_BYTES = 64 << 20
 _LENGTH, _NUMBER = struct.Struct(">I"), struct.Struct(">Q")

@@ -207,6 +207,12 @@ def _judge_foreign_processes(timeline: RunTimeline, report: ReportWriter) -> Non
         report.row("neighbours", False, "no process besides the job's own")
 
 
+def _is_clock_kept(timeline: RunTimeline, slowdown: Slowdown) -> bool:
+    """Whether most hosts kept their clock: else power fell because they were throttled."""
+    change = odd_changes(timeline.steady("gpu-clock").pick("min"), slowdown, CLOCK_FELL)
+    return change is not None and change.usual > 1 - CLOCK_FELL
+
+
 def _judge_stragglers(timeline: RunTimeline, report: ReportWriter, slowdown: Slowdown) -> None:
     """One host whose GPUs changed otherwise than the others' when training got slower.
 
@@ -220,7 +226,7 @@ def _judge_stragglers(timeline: RunTimeline, report: ReportWriter, slowdown: Slo
     for row, query, stat, least in _LATE:
         odd = odd_changes(timeline.steady(query).pick(stat), slowdown, least)
         late = {} if odd is None else odd.ratios
-        if odd is not None and row == "straggler":
+        if odd is not None and row == "straggler" and _is_clock_kept(timeline, slowdown):
             late = late or odd.kept
         if odd is None or not late:
             continue

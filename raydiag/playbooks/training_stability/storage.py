@@ -7,6 +7,7 @@ from operator import attrgetter
 
 import numpy as np
 
+from raydiag import catalog
 from raydiag.model import Confidence, Severity, Window
 from raydiag.playbooks.report_writer import Period, ReportWriter, likely_if, remark_unless
 from raydiag.timeline import follow_up, known_values
@@ -100,9 +101,8 @@ def _judge_stalled_save(
     pressure = timeline.table("storage").pick(IO_FULL).medians(save)
     hosts = [host for host, percent in pressure.items() if percent > _BRIEF_PERCENT]
     for host in hosts[:_NAMED]:
-        text = (
-            f"a save took {length:.0f} s, {usual:.0f} s usually, I/O pressure {{:.0f}} % meanwhile"
-        )
+        text = f"a save took {length:.0f} s, {usual:.0f} s usually, "
+        text += f"I/O pressure {pressure[host]:.0f} % meanwhile"
         report.finding(
             "storage-stall",
             text,
@@ -111,6 +111,7 @@ def _judge_stalled_save(
             period=Period(save.start, save.end, True, timeline.next_step_s),
             confidence=Confidence.LIKELY,
             severity=Severity.WARNING,
+            explanation=catalog.variant("storage-stall", "stalled-save")["explanation"],
         )
 
 
