@@ -131,7 +131,7 @@ def test_a_held_and_a_cancelled_job_are_told_apart(slurm: Slurm) -> None:
     job = slurm.submit(steps(0, 200))
     slurm.wait_for(job, "RUNNING")
     end = time.monotonic() + 30
-    while "step: 2" not in slurm.log(job).read_text() and time.monotonic() < end:
+    while "step: 2" not in slurm.printed(job) and time.monotonic() < end:
         time.sleep(0.3)
     slurm.run("scancel", job)
     slurm.wait_for(job, "CANCELLED")

@@ -54,7 +54,9 @@ class Stack:
     def nameless(self) -> frozenset[str]:
         """Hosts whose Ray is known by an address alone, and nothing says which address is whose.
 
-        Where none has Ray by its name, and so many addresses have it, none is known to be missing.
+        So many addresses of Ray as there are hosts without it: none is known to be missing. That
+        may hide one where an address is no host's of the job; to accuse a host that has its Ray
+        under its address is the worse error.
         """
         exporters, ray = self.newest_samples(EXPORTER), self.newest_samples(RAY)
         addresses = [
@@ -62,9 +64,8 @@ class Stack:
             for host in self.context.discovery.hosts
             if is_address(host.name) and host.name not in exporters and host.sample_range("ray_")
         ]
-        names = {host for host in exporters if not is_address(host)}
-        is_any_named = not names.isdisjoint(ray)
-        return frozenset() if is_any_named or len(names) > len(addresses) else frozenset(names)
+        names = [host for host in exporters if not is_address(host) and host not in ray]
+        return frozenset(names) if 0 < len(names) <= len(addresses) else frozenset()
 
     @property
     def _exporters(self) -> list[Target]:
