@@ -145,3 +145,15 @@ def test_the_first_example_of_its_page_runs() -> None:
     page = (REPOSITORY / "docs" / "api.md").read_text(encoding="utf-8")
     program = page.split("```python\n")[1].split("```")[0]
     assert "signal-kill gpu-r4n2 likely" in run(program)
+
+
+def test_text_of_no_file_is_read_without_leaving_the_directory() -> None:
+    """Other threads of the calling process rest on it."""
+    program = (
+        "import sys\n"
+        "sys.addaudithook(lambda event, _: event == 'os.chdir' and sys.exit('left it'))\n"
+        "from raydiag.cli.live import facts_of_text\n"
+        "facts = facts_of_text('slurmstepd: error: Detected 1 oom_kill event\\n', 'job.log')\n"
+        "print(facts.files[0].path, {match.file for match in facts.matches})\n"
+    )
+    assert run(program) == "job.log {'job.log'}\n"
