@@ -147,6 +147,19 @@ def test_the_first_example_of_its_page_runs() -> None:
     assert "signal-kill gpu-r4n2 likely" in run(program)
 
 
+def test_document_report_and_warnings_show_no_secret(tmp_path: Path) -> None:
+    secret = "ghp_" + "a1B2" * 9
+    log = tmp_path / "50144.log"
+    log.write_text(
+        f"fatal: Authentication failed {secret}\nOSError: No space left on device {secret}\n"
+    )
+    answer = triage(str(log), running=False)
+    assert secret in str(answer.findings)
+    assert secret not in json.dumps(answer.document) and "***" in json.dumps(answer.document)
+    shown = [answer.report("text"), answer.report("markdown"), answer.report("html")]
+    assert secret not in "".join([*shown, *answer.warnings])
+
+
 def test_text_of_no_file_is_read_without_leaving_the_directory() -> None:
     """Other threads of the calling process rest on it."""
     program = (
