@@ -12,13 +12,10 @@ semantic versioning: see docs/api.md. Everything else in the package may change 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
-import raydiag.triage
 from raydiag.cli import command_line, live, options
 from raydiag.cli import diagnose as diagnose_command
 from raydiag.cli import probe as probe_command
@@ -224,12 +221,3 @@ def _job_state(running: bool | None) -> str:
 def _without_class(exit_code: int) -> str:
     """The verdict where no class is named."""
     return _UNKNOWN if exit_code else _HEALTHY
-
-
-class _CallablePackage(ModuleType):
-    """`raydiag.triage` is a package too, which hides the function once it has been imported."""
-
-    __call__ = staticmethod(triage)
-
-
-sys.modules[raydiag.triage.__name__].__class__ = _CallablePackage

@@ -102,6 +102,8 @@ def test_the_package_alone_imports_nothing() -> None:
     [
         "from raydiag import triage",
         "from raydiag.triage import judge; from raydiag import diagnose, triage",
+        "import raydiag.triage.verdict; from raydiag import triage",
+        "import raydiag.explain.job; from raydiag import triage",
         "import raydiag.api; from raydiag import triage",
         "import raydiag; triage = raydiag.triage",
         "from raydiag import diagnose; import raydiag.triage; from raydiag import triage",
@@ -109,7 +111,12 @@ def test_the_package_alone_imports_nothing() -> None:
 )
 def test_triage_is_a_function_whatever_was_imported_before(first: str) -> None:
     """It is the name of a package as well."""
-    program = f"{first}; print(triage({str(EXAMPLE)!r}, running=False).verdict)"
+    program = (
+        f"{first}; import copy, inspect, pickle, raydiag.api\n"
+        "assert inspect.signature(triage) == inspect.signature(raydiag.api.triage)\n"
+        "again = pickle.loads(pickle.dumps(copy.deepcopy(triage)))\n"
+        f"print(again({str(EXAMPLE)!r}, running=False).verdict)"
+    )
     assert run(program) == "signal-kill\n"
 
 
