@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from raydiag.alerts.desk import AlertDesk
-from raydiag.alerts.payload import MOST_BYTES, alerts_of
+from raydiag.alerts.payload import MOST_BYTES, TooManyAlerts, alerts_of
 from raydiag.errors import CannotRun
 
 _ADDRESS = "127.0.0.1"
@@ -84,10 +84,14 @@ class _Webhook(BaseHTTPRequestHandler):
             return
         try:
             new = self.server.desk.take(alerts_of(body))
+        except TooManyAlerts as error:
+            self._answer(413, {"error": str(error)})
         except ValueError as error:  # also of bytes that are no text
             self._answer(400, {"error": str(error)[:200]})
         except queue.Full:
-            self._answer(503, {"error": "too many jobs wait for a diagnosis"})
+            self._answer(
+                503, {"error": "too many jobs or alerts wait for a diagnosis: send it again later"}
+            )
         else:
             self._answer(202, {"accepted": new})
 
