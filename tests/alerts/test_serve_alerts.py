@@ -274,6 +274,25 @@ def test_a_token_is_asked_for(diagnoses: Diagnoses) -> None:
         assert ask(port, "POST", "/alerts", notification(), right)[0] == 202
 
 
+@pytest.mark.parametrize(
+    "host", ["evil.example:{port}", "127.0.0.1:1", "", "127.0.0.1.evil:{port}"]
+)
+def test_another_name_of_this_machine_is_refused(diagnoses: Diagnoses, host: str) -> None:
+    """A page in a browser may have made its own name lead here."""
+    diagnoses.allowed.set()
+    with serving(diagnoses) as port:
+        ask(port, "POST", "/alerts", notification(alert()))
+        diagnoses.told(1)
+        headers = {**JSON, "Host": host.format(port=port)}
+        assert ask(port, "GET", "/answers/ab12", headers=headers)[0] == 403
+        new = notification(alert(fingerprint="cd34"))
+        assert ask(port, "POST", "/alerts", new, headers)[0] == 403
+        for name in ("127.0.0.1", "LocalHost", "[::1]"):
+            headers["Host"] = f"{name}:{port}"
+            assert ask(port, "GET", "/answers/ab12", headers=headers)[0] == 200
+    assert diagnoses.asked == [""]
+
+
 def test_a_directory_that_goes_away_ends_nothing(diagnoses: Diagnoses, tmp_path: Path) -> None:
     diagnoses.allowed.set()
     with serving(diagnoses, str(tmp_path / "gone")) as port:
