@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -51,8 +52,10 @@ def test_diagnose_reads_log_and_metrics(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.cluster
-def test_probe_asks_a_real_ray(capfd: pytest.CaptureFixture[str]) -> None:
-    answer = probe(address="local", only=["versions", "memory"])
+def test_probe_asks_a_real_ray_from_a_thread(capfd: pytest.CaptureFixture[str]) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(probe, address="local", only=["versions", "memory"])
+        answer = asked.result(120)
     (node,) = answer.document["nodes"]
     assert (node["status"], set(node["probes"])) == ("ok", {"versions", "memory"})
     assert answer.coverage.answered == 1
