@@ -12,19 +12,17 @@ semantic versioning: see docs/api.md. Everything else in the package may change 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
-import raydiag.triage
 from raydiag.cli import command_line, live, options
 from raydiag.cli import diagnose as diagnose_command
 from raydiag.cli import probe as probe_command
 from raydiag.cli import triage as triage_command
 from raydiag.errors import UsageError
 from raydiag.model import Coverage, Diagnosis, Finding
+from raydiag.render.secrets import masked_text, masked_value
 
 if TYPE_CHECKING:
     from raydiag.render.report import Report
@@ -48,7 +46,7 @@ class Answer:
 
     @property
     def findings(self) -> Sequence[Finding]:
-        """Everything that was found, the most severe first."""
+        """Everything that was found, the most severe first. Secrets in evidence are not masked."""
         return self.diagnosis.findings
 
     @property
@@ -104,7 +102,7 @@ def probe(
         problems[0].failure_class if problems else _without_class(exit_code),
         exit_code,
         probed.diagnosis,
-        probe_document(*parts, probed.snapshot.time),
+        masked_value(probe_document(*parts, probed.snapshot.time)),
         said.warnings,
         lambda: probe_report(*parts, False),
     )
@@ -143,7 +141,7 @@ def triage(
         verdicts[0].primary or _without_class(code),
         code,
         verdicts[0].diagnosis,
-        triage_document(verdicts, time.time()),
+        masked_value(triage_document(verdicts, time.time())),
         said.warnings,
         lambda: triage_report(verdicts, False),
     )
@@ -183,7 +181,7 @@ def diagnose(
         examined.explained.verdict.failure_class,
         examined.exit_code,
         examined.explained.diagnosis,
-        diagnose_document(examined, time.time()),
+        masked_value(diagnose_document(examined, time.time())),
         said.warnings,
         lambda: diagnosis_report(examined, False, False),
     )
@@ -198,7 +196,7 @@ class _Said(options.ProgressLine):
 
     def warn(self, text: str) -> None:
         """A line that changes no verdict."""
-        self.warnings.append(text)
+        self.warnings.append(masked_text(text))
 
 
 def _arguments(command: str, *way_in: str | None) -> argparse.Namespace:
@@ -223,12 +221,3 @@ def _job_state(running: bool | None) -> str:
 def _without_class(exit_code: int) -> str:
     """The verdict where no class is named."""
     return _UNKNOWN if exit_code else _HEALTHY
-
-
-class _CallablePackage(ModuleType):
-    """`raydiag.triage` is a package too, which hides the function once it has been imported."""
-
-    __call__ = staticmethod(triage)
-
-
-sys.modules[raydiag.triage.__name__].__class__ = _CallablePackage

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -51,8 +52,10 @@ def test_diagnose_reads_log_and_metrics(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.cluster
-def test_probe_asks_a_real_ray(capfd: pytest.CaptureFixture[str]) -> None:
-    answer = probe(address="local", only=["versions", "memory"])
+def test_probe_asks_a_real_ray_from_a_thread(capfd: pytest.CaptureFixture[str]) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(probe, address="local", only=["versions", "memory"])
+        answer = asked.result(120)
     (node,) = answer.document["nodes"]
     assert (node["status"], set(node["probes"])) == ("ok", {"versions", "memory"})
     assert answer.coverage.answered == 1
@@ -102,6 +105,8 @@ def test_the_package_alone_imports_nothing() -> None:
     [
         "from raydiag import triage",
         "from raydiag.triage import judge; from raydiag import diagnose, triage",
+        "import raydiag.triage.verdict; from raydiag import triage",
+        "import raydiag.explain.job; from raydiag import triage",
         "import raydiag.api; from raydiag import triage",
         "import raydiag; triage = raydiag.triage",
         "from raydiag import diagnose; import raydiag.triage; from raydiag import triage",
@@ -109,7 +114,12 @@ def test_the_package_alone_imports_nothing() -> None:
 )
 def test_triage_is_a_function_whatever_was_imported_before(first: str) -> None:
     """It is the name of a package as well."""
-    program = f"{first}; print(triage({str(EXAMPLE)!r}, running=False).verdict)"
+    program = (
+        f"{first}; import copy, inspect, pickle, raydiag.api\n"
+        "assert inspect.signature(triage) == inspect.signature(raydiag.api.triage)\n"
+        "again = pickle.loads(pickle.dumps(copy.deepcopy(triage)))\n"
+        f"print(again({str(EXAMPLE)!r}, running=False).verdict)"
+    )
     assert run(program) == "signal-kill\n"
 
 
@@ -145,3 +155,28 @@ def test_the_first_example_of_its_page_runs() -> None:
     page = (REPOSITORY / "docs" / "api.md").read_text(encoding="utf-8")
     program = page.split("```python\n")[1].split("```")[0]
     assert "signal-kill gpu-r4n2 likely" in run(program)
+
+
+def test_document_report_and_warnings_show_no_secret(tmp_path: Path) -> None:
+    secret = "ghp_" + "a1B2" * 9
+    log = tmp_path / "50144.log"
+    log.write_text(
+        f"fatal: Authentication failed {secret}\nOSError: No space left on device {secret}\n"
+    )
+    answer = triage(str(log), running=False)
+    assert secret in str(answer.findings)
+    assert secret not in json.dumps(answer.document) and "***" in json.dumps(answer.document)
+    shown = [answer.report("text"), answer.report("markdown"), answer.report("html")]
+    assert secret not in "".join([*shown, *answer.warnings])
+
+
+def test_text_of_no_file_is_read_without_leaving_the_directory() -> None:
+    """Other threads of the calling process rest on it."""
+    program = (
+        "import sys\n"
+        "sys.addaudithook(lambda event, _: event == 'os.chdir' and sys.exit('left it'))\n"
+        "from raydiag.cli.live import facts_of_text\n"
+        "facts = facts_of_text('slurmstepd: error: Detected 1 oom_kill event\\n', 'job.log')\n"
+        "print(facts.files[0].path, {match.file for match in facts.matches})\n"
+    )
+    assert run(program) == "job.log {'job.log'}\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -14,11 +15,13 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from raydiag.alerts.payload import Alert
+from raydiag.alerts.payload import FINGERPRINT, Alert
 from raydiag.file_writing import write_file
 from raydiag.own_command import CommandAnswer
 
 MOST_WAITING = 16  # jobs; Alertmanager tries again when it is refused
+MOST_ALERTS_WAITING = 1000  # of all jobs
+MOST_FILES = 500  # of answers; the oldest go
 _MOST_REMEMBERED = 1000
 _MOST_CHARACTERS = 1000  # of an annotation
 # A name below --outputs: no path, no option, nothing that a shell or a URL would mean.
@@ -55,6 +58,9 @@ class AlertDesk:
             for occasion in self._seen.keys() & new.keys():
                 del new[occasion]
             jobs = {occasion: self._job(alert) for occasion, alert in new.items()}
+            waiting = sum(len(request.alerts) for request in self._waiting.values())
+            if waiting + len(new) > MOST_ALERTS_WAITING:
+                raise queue.Full
             if len(self._waiting.keys() | set(jobs.values())) > MOST_WAITING:
                 raise queue.Full
             for occasion, alert in new.items():
@@ -93,13 +99,29 @@ class AlertDesk:
 
     def _write(self, request: _Request, event: Mapping[str, Any]) -> str:
         """A file for each alert, whole or not at all. Returns why there is none, else ""."""
-        content = json.dumps(event).encode()
+        if not self._directory:
+            return ""
         try:
-            for alert in request.alerts if self._directory else ():
+            for alert in request.alerts:
+                content = json.dumps({**event, "alerts": [dict(alert.labels)]}).encode()
                 write_file(os.path.join(self._directory, f"{alert.fingerprint}.json"), content)
+            _remove_oldest(self._directory)
         except OSError as error:
             return f" (not written to {self._directory}: {error.strerror})"
         return ""
+
+
+def _remove_oldest(directory: str) -> None:
+    """Of the files of answers, those that are too many. Raises OSError."""
+    ages = []
+    for entry in os.scandir(directory):
+        stem, end = os.path.splitext(entry.name)
+        if end == ".json" and FINGERPRINT.fullmatch(stem):
+            with contextlib.suppress(FileNotFoundError):
+                ages.append((entry.stat(follow_symlinks=False).st_mtime, entry.path))
+    for _, path in sorted(ages)[:-MOST_FILES]:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
 
 
 def _remember(memory: OrderedDict[Any, Any], key: object, value: object) -> None:

@@ -14,9 +14,15 @@ from raydiag.untrusted import parsed
 
 MOST_BYTES = 1 << 20
 _VERSION = "4"
-_MOST_ALERTS, _MOST_LABELS, _MOST_CHARACTERS = 500, 64, 4096
-_FINGERPRINT = re.compile(r"[0-9a-f]{1,64}")
+MOST_ALERTS = 500
+_MOST_LABELS, _MOST_CHARACTERS = 64, 4096
+_MOST_OF_LABELS = 32_768  # characters, of all labels of an alert
+FINGERPRINT = re.compile(r"[0-9a-f]{1,64}")
 _STATES = ("firing", "resolved")
+
+
+class TooManyAlerts(ValueError):
+    """A notification has more of them than one may have."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +46,19 @@ class Alert:
 
 
 def alerts_of(body: bytes) -> list[Alert]:
-    """The alerts of a notification. Raises ValueError, with what is wrong, for anything else."""
+    """The alerts of a notification. Raises ValueError, with what is wrong, for anything else.
+
+    TooManyAlerts is one of them.
+    """
     document = _table(parsed(body, MOST_BYTES), "the body")
     if document.get("version") != _VERSION:
         raise ValueError(f"version is {document.get('version')!r:.40}, and has to be '{_VERSION}'")
     alerts = document.get("alerts")
-    if not isinstance(alerts, list) or len(alerts) > _MOST_ALERTS:
-        raise ValueError(f"alerts is no list of {_MOST_ALERTS} at most")
+    if not isinstance(alerts, list):
+        raise ValueError("alerts is no list")
+    if len(alerts) > MOST_ALERTS:
+        most = f"max_alerts: {MOST_ALERTS}"
+        raise TooManyAlerts(f"more than {MOST_ALERTS} alerts: set {most} in webhook_configs")
     return [_alert(_table(alert, "an alert")) for alert in alerts]
 
 
@@ -54,11 +66,13 @@ def _alert(alert: Mapping[str, Any]) -> Alert:
     status, fingerprint = alert.get("status"), alert.get("fingerprint")
     if status not in _STATES:
         raise ValueError("status of an alert is neither firing nor resolved")
-    if not isinstance(fingerprint, str) or not _FINGERPRINT.fullmatch(fingerprint):
+    if not isinstance(fingerprint, str) or not FINGERPRINT.fullmatch(fingerprint):
         raise ValueError("fingerprint of an alert is no hexadecimal number")
     labels = _table(alert.get("labels"), "labels of an alert")
     if len(labels) > _MOST_LABELS or not all(map(_is_text, [*labels, *labels.values()])):
         raise ValueError(f"labels of an alert are no {_MOST_LABELS} short texts at most")
+    if sum(map(len, [*labels, *labels.values()])) > _MOST_OF_LABELS:
+        raise ValueError(f"labels of an alert have more than {_MOST_OF_LABELS} characters")
     if not labels.get("alertname"):
         raise ValueError("an alert has no label alertname")
     if not _is_text(alert.get("startsAt")):

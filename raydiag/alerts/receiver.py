@@ -1,8 +1,9 @@
 """The webhook: POST /alerts takes notifications, GET /answers/FINGERPRINT has an annotation's text.
 
-Loopback only. A connection has a few seconds and there are few of them, so that nobody who sends
-slowly keeps others out. Without a JSON content type a request is refused: a page in a browser on
-this machine cannot send one to another origin.
+Loopback only. A connection has a few seconds and there are few of them: who sends slowly holds
+little and not for long. A user of this machine who connects anew all the time can keep others out
+meanwhile; Alertmanager tries again. A request under another name of this machine, or without a JSON
+content type, is refused: a page in a browser here can neither read answers nor send alerts.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from raydiag.alerts.desk import AlertDesk
-from raydiag.alerts.payload import MOST_BYTES, alerts_of
+from raydiag.alerts.payload import MOST_BYTES, TooManyAlerts, alerts_of
 from raydiag.errors import CannotRun
 
 _ADDRESS = "127.0.0.1"
+_NAMES = (_ADDRESS, "localhost", "[::1]")  # and no other, which a browser may have been misled by
 _LIMIT_S = 5.0  # of a connection, from its beginning
 _MOST_CONNECTIONS = 16
 _RETRY_S = "30"
@@ -84,18 +86,23 @@ class _Webhook(BaseHTTPRequestHandler):
             return
         try:
             new = self.server.desk.take(alerts_of(body))
+        except TooManyAlerts as error:
+            self._answer(413, {"error": str(error)})
         except ValueError as error:  # also of bytes that are no text
             self._answer(400, {"error": str(error)[:200]})
         except queue.Full:
-            self._answer(503, {"error": "too many jobs wait for a diagnosis"})
+            self._answer(
+                503, {"error": "too many jobs or alerts wait for a diagnosis: send it again later"}
+            )
         else:
             self._answer(202, {"accepted": new})
 
     def do_GET(self) -> None:
         """The text of an answer."""
         place, _, fingerprint = self.path.rpartition("/")
-        if not self._is_allowed():
-            self._answer(401, {"error": "a bearer token is needed"})
+        stranger = self._stranger()
+        if stranger is not None:
+            self._answer(*stranger)
         elif place == "/answers" and (text := self.server.desk.annotation(fingerprint)):
             self._answer(200, {"text": text})
         else:
@@ -104,8 +111,9 @@ class _Webhook(BaseHTTPRequestHandler):
     def _refusal(self) -> tuple[int, Mapping[str, Any]] | None:
         """Why a notification is refused unread."""
         length = self.headers.get("Content-Length", "")
-        if not self._is_allowed():
-            return 401, {"error": "a bearer token is needed"}
+        stranger = self._stranger()
+        if stranger is not None:
+            return stranger
         if self.path != "/alerts":
             return 404, {"error": "POST /alerts"}
         if self.headers.get_content_type() != "application/json":
@@ -114,6 +122,15 @@ class _Webhook(BaseHTTPRequestHandler):
             return 411, {"error": "Content-Length is needed"}
         if int(length) > MOST_BYTES:
             return 413, {"error": f"more than {MOST_BYTES} bytes"}
+        return None
+
+    def _stranger(self) -> tuple[int, Mapping[str, Any]] | None:
+        """Why whoever asks gets nothing at all."""
+        name, _, port = self.headers.get("Host", "").lower().rpartition(":")
+        if name not in _NAMES or port != str(self.server.server_port):
+            return 403, {"error": f"the URL has to be http://{_ADDRESS}:{self.server.server_port}/"}
+        if not self._is_allowed():
+            return 401, {"error": "a bearer token is needed"}
         return None
 
     def _is_allowed(self) -> bool:

@@ -8,7 +8,7 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import methodcaller
 from pathlib import Path
@@ -144,11 +144,11 @@ def without_log(subject: str) -> JobFacts:
     return _read(Resolved(subject, None, None, None, ()))
 
 
-def _read(resolved: Any) -> JobFacts:
+def _read(resolved: Any, directory: str = "") -> JobFacts:
     from raydiag.joblog import read
     from raydiag.triage.signatures import Classifier, make_selector
 
-    return read.read(resolved, make_selector, Classifier())
+    return read.read(resolved, make_selector, Classifier(), directory=directory)
 
 
 def _cluster(call: _Call) -> _LiveSources:
@@ -251,26 +251,15 @@ def facts_of_text(text: str, name: str, job_id: str | None = None) -> JobFacts:
     """Of a log that is in no file here; it goes by `name`."""
     from raydiag.joblog.facts import Resolved
 
-    with tempfile.TemporaryDirectory(prefix="raydiag-") as directory, _inside(directory):
-        # Read from there, so that the log goes by its own name and not by that of a copy.
-        Path(name).write_text(text, encoding="utf-8", errors="replace")
-        return _read(Resolved(job_id or name, job_id, None, None, (name,)))
+    with tempfile.TemporaryDirectory(prefix="raydiag-") as directory:
+        Path(directory, name).write_text(text, encoding="utf-8", errors="replace")
+        return _read(Resolved(job_id or name, job_id, None, None, (name,)), directory)
 
 
 def _written(facts: JobFacts) -> float | None:
     """When the job last wrote anything that is seen here."""
     times = [file.mtime for file in facts.files if file.mtime is not None]
     return max(times, default=None)
-
-
-@contextlib.contextmanager
-def _inside(place: str) -> Iterator[None]:
-    before = os.getcwd()
-    os.chdir(place)
-    try:
-        yield
-    finally:
-        os.chdir(before)
 
 
 def probe_request(

@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=values.port, default=9099, metavar="PORT", help=words)
     words = "file with the bearer token that Alertmanager sends, readable by you alone"
     parser.add_argument("--token-file", metavar="FILE", help=words)
-    words = "where to put an answer's file"
+    words = "where to put the files of the newest 500 answers"
     parser.add_argument("--directory", default="", metavar="DIR", help=words)
     words = "query this server (default: the job's own)"
     parser.add_argument("--prometheus", metavar="URL", help=words)

@@ -25,7 +25,7 @@ from typing import Any, Optional
 import psutil
 
 from raydiag import confinement, environment
-from raydiag.cluster.interrupts import undisturbed
+from raydiag.cluster.interrupts import handle, undisturbed
 from raydiag.cluster.jobs_api import PrintedLog
 from raydiag.errors import CannotRun
 from raydiag.memory_import import STORE
@@ -174,7 +174,7 @@ def _start(ray: Any, directory: Path) -> None:
         text = " ".join(str(error).split())[:300]
         raise CannotRun(f"could not start a local Ray: {type(error).__name__}: {text}") from None
     finally:
-        signal.signal(signal.SIGTERM, handler)  # ray.init installs its own
+        handle(signal.SIGTERM, handler)  # ray.init installs its own
 
 
 def _end_children(before: set[psutil.Process]) -> None:

@@ -1,5 +1,6 @@
 """One pass over one log, which may lie in several pieces: candidate lines go to every tally."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -106,11 +107,12 @@ class Pass:
     tail_first_line: int = 0
     complete: bool = True
     resumed_at: int = 0
+    directory: str = ""  # in which the files lie, which go by their names without it
 
     def read(self, path: str, role: str, state: PassState | None = None) -> bool:
         """Reads one file. False, and a line in `unread`, where it cannot be opened."""
         try:
-            opened = open_log(path)
+            opened = open_log(os.path.join(self.directory, path))
         except ReadError as error:
             self.unread.append(Unread(path, error.status, str(error)))
             return False

@@ -42,12 +42,15 @@ def read(
     state: PassState | None = None,
     workers: bool = True,
     chunk: int = CHUNK_BYTES,
+    directory: str = "",
 ) -> JobFacts:
     """Reads what `find.resolve` found; `state` is brought up to date on the way.
 
+    `directory`: where relative names are looked up; the facts have them as they are.
+
     Raises CannotRun when the job has logs and none of them can be read.
     """
-    reader = _JobLogReader(make_selector(ANCHORS), classify, state, chunk)
+    reader = _JobLogReader(make_selector(ANCHORS), classify, state, chunk, directory)
     main = reader.log(resolved.logs, "main")
     if resolved.logs and not main.files:
         raise CannotRun("; ".join(f"{part.source} {part.reason}" for part in main.unread))
@@ -67,6 +70,7 @@ class _JobLogReader:
     classify: Classify
     state: PassState | None
     chunk: int
+    directory: str
     worker_unread: list[Unread] = field(default_factory=list)
 
     def log(
@@ -76,7 +80,7 @@ class _JobLogReader:
 
         Only a log in one piece can be gone on with.
         """
-        log = Pass(self.select, self.classify, rank, host, self.chunk)
+        log = Pass(self.select, self.classify, rank, host, self.chunk, directory=self.directory)
         for path in paths[:-1]:
             log.read(path, "piece")
         for path in paths[-1:]:

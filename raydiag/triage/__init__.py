@@ -4,8 +4,12 @@ Pure functions over `joblog.facts.JobFacts`. A wrong cause is worse than none: w
 decides, the answer is "unknown", with what was seen.
 """
 
+import importlib
+import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from types import ModuleType
+from typing import Any
 
 from raydiag.joblog.facts import JobFacts
 from raydiag.model import Chain, Diagnosis, Finding, Severity
@@ -17,6 +21,27 @@ from raydiag.triage.progress import project
 from raydiag.triage.status import decide
 from raydiag.triage.story import story
 from raydiag.triage.verdict import JobStatus, Moment, Verdict
+
+
+class _CallablePackage(ModuleType):
+    """This package hides the API's function of its name once it has been imported: it stands in."""
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        return _api_function()(*arguments, **keywords)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(_api_function())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return importlib.import_module, (__name__,)
+
+
+def _api_function() -> Any:
+    return importlib.import_module("raydiag.api").triage
+
+
+importlib.import_module(__name__).__class__ = _CallablePackage
 
 _LIVE = (JobStatus.RUNNING, JobStatus.HANGING)
 

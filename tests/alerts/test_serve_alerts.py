@@ -21,8 +21,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raydiag.alerts.desk import MOST_WAITING, AlertDesk
-from raydiag.alerts.payload import MOST_BYTES, alerts_of
+from raydiag.alerts.desk import MOST_ALERTS_WAITING, MOST_FILES, MOST_WAITING, AlertDesk
+from raydiag.alerts.payload import MOST_ALERTS, MOST_BYTES, alerts_of
 from raydiag.alerts.receiver import AlertServer
 from raydiag.cli import main
 from raydiag.own_command import CommandAnswer
@@ -166,6 +166,42 @@ def test_a_full_queue_makes_alertmanager_try_again(diagnoses: Diagnoses) -> None
         )
 
 
+def test_alerts_that_wait_for_one_job_are_bounded_too(diagnoses: Diagnoses) -> None:
+    """That of the diagnosis that runs does not wait any more."""
+    with serving(diagnoses) as port:
+        ask(port, "POST", "/alerts", notification(alert()))
+        while not diagnoses.asked:
+            time.sleep(0.01)
+        for first in range(0, MOST_ALERTS_WAITING, MOST_ALERTS):
+            numbers = range(first, first + MOST_ALERTS)
+            many = [alert(fingerprint=f"{number:x}", startsAt="now") for number in numbers]
+            assert ask(port, "POST", "/alerts", notification(*many))[0] == 202
+        status, refusal = ask(port, "POST", "/alerts", notification(alert(fingerprint="fff")))
+        assert (status, "send it again later" in refusal["error"]) == (503, True)
+        diagnoses.allowed.set()
+        assert len(diagnoses.told(2)[1]["alerts"]) == MOST_ALERTS_WAITING
+
+
+def test_a_file_has_its_own_alert_and_the_oldest_files_go(
+    diagnoses: Diagnoses, tmp_path: Path
+) -> None:
+    (tmp_path / "notes.json").write_text("of somebody else")
+    for number in range(MOST_FILES):
+        (tmp_path / f"{number:016x}.json").write_text("{}")
+        os.utime(tmp_path / f"{number:016x}.json", (number, number))
+    diagnoses.allowed.set()
+    with serving(diagnoses, str(tmp_path)) as port:
+        two = [alert("A", "ab12"), alert("B", "cd34")]
+        assert ask(port, "POST", "/alerts", notification(*two))[0] == 202
+        assert len(diagnoses.told(1)[0]["alerts"]) == 2
+    names = {path.name for path in tmp_path.iterdir()}
+    assert len(names) == MOST_FILES + 1
+    assert {"notes.json", "ab12.json", "cd34.json", f"{2:016x}.json"} <= names
+    assert names.isdisjoint({f"{0:016x}.json", f"{1:016x}.json"})
+    written = json.loads((tmp_path / "cd34.json").read_text())["alerts"]
+    assert [labels["alertname"] for labels in written] == ["B"]
+
+
 @pytest.mark.parametrize(
     ("body", "headers", "status"),
     [
@@ -180,7 +216,8 @@ def test_a_full_queue_makes_alertmanager_try_again(diagnoses: Diagnoses) -> None
         (notification(alert(labels={"alertname": ""})), JSON, 400),
         (notification(alert(labels={"x": {"y": 1}})), JSON, 400),
         (notification(alert(labels={"x": "y" * 5000})), JSON, 400),
-        (notification(*[alert()] * 501), JSON, 400),
+        (notification(alert(labels={f"x{i}": "y" * 4096 for i in range(9)})), JSON, 400),
+        (notification(*[alert()] * (MOST_ALERTS + 1)), JSON, 413),
         (notification(), {"Content-Type": "text/plain"}, 415),
         (notification(), {**JSON, "Content-Length": str(MOST_BYTES + 1)}, 413),
         (notification(), {**JSON, "Content-Length": "-1"}, 411),
@@ -235,6 +272,25 @@ def test_a_token_is_asked_for(diagnoses: Diagnoses) -> None:
         assert ask(port, "POST", "/alerts", notification(), wrong)[0] == 401
         assert ask(port, "GET", "/answers/ab12")[0] == 401
         assert ask(port, "POST", "/alerts", notification(), right)[0] == 202
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example:{port}", "127.0.0.1:1", "", "127.0.0.1.evil:{port}"]
+)
+def test_another_name_of_this_machine_is_refused(diagnoses: Diagnoses, host: str) -> None:
+    """A page in a browser may have made its own name lead here."""
+    diagnoses.allowed.set()
+    with serving(diagnoses) as port:
+        ask(port, "POST", "/alerts", notification(alert()))
+        diagnoses.told(1)
+        headers = {**JSON, "Host": host.format(port=port)}
+        assert ask(port, "GET", "/answers/ab12", headers=headers)[0] == 403
+        new = notification(alert(fingerprint="cd34"))
+        assert ask(port, "POST", "/alerts", new, headers)[0] == 403
+        for name in ("127.0.0.1", "LocalHost", "[::1]"):
+            headers["Host"] = f"{name}:{port}"
+            assert ask(port, "GET", "/answers/ab12", headers=headers)[0] == 200
+    assert diagnoses.asked == [""]
 
 
 def test_a_directory_that_goes_away_ends_nothing(diagnoses: Diagnoses, tmp_path: Path) -> None:

@@ -14,7 +14,16 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from raydiag import __version__
-from raydiag.model import Chain, Diagnosis, Finding, NodeReport, ProbeResult, Snapshot, Status
+from raydiag.model import (
+    Chain,
+    Diagnosis,
+    Finding,
+    KnownFinding,
+    NodeReport,
+    ProbeResult,
+    Snapshot,
+    Status,
+)
 from raydiag.render import document
 from tests.render import cluster_samples as samples
 
@@ -32,6 +41,21 @@ def with_records(records: list[Any]) -> tuple[Snapshot, Diagnosis]:
     result = ProbeResult("memory", Status.OK, math.inf, records=records)
     report: NodeReport = replace(nodes.nodes[0], probes={"memory": result})
     return samples.snapshot([report]), diagnosis
+
+
+def test_what_a_resident_agent_remembers_of_a_finding_is_described() -> None:
+    known = KnownFinding("node-death", "a", "", "", "critical", samples.NOW, samples.NOW + 60, 3)
+    snapshot, diagnosis = samples.all_well(1)
+    for times in (0, 3):
+        finding = Finding("node-death", "a", known=replace(known, times=times, jobs=("one",)))
+        told = replace(diagnosis, findings=[finding], chains=[])
+        rendered = document.probe_document(snapshot, told, samples.CLUSTER, samples.NOW)
+        VALIDATOR.validate(rendered)
+        assert rendered["findings"][0]["known"]["times"] == times
+        for key in ("times", "first_seen", "last_seen", "jobs"):
+            broken = copy.deepcopy(rendered)
+            broken["findings"][0]["known"][key] = "x"
+            assert not VALIDATOR.is_valid(broken)
 
 
 def test_schema_is_a_schema() -> None:
