@@ -208,7 +208,7 @@ def _diagnosed(run: SimulatedRun, saved: bool, ended: float) -> EndedAttempt:
         is_named = fault.failure_class != "unknown" and run.chance.random() < run.assumed.named
         if node in run.nodes and is_named:
             seen[node] = fault.failure_class
-    attempt = EndedAttempt("failed", saved=saved, ended=ended, diagnosed=run.now)
+    attempt = EndedAttempt("failed", is_over=True, saved=saved, ended=ended, diagnosed=run.now)
     if not seen:
         return attempt
     cause = next(iter(seen.values()))

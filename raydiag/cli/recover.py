@@ -1,8 +1,8 @@
 """`raydiag recover`: what to do about a job that has ended, and why. It acts on nothing.
 
 examples:
-  raydiag recover 7877 --journal 7877.journal
-  raydiag recover 7877 --journal 7877.journal --policy policy.yaml
+  raydiag recover 7877 --journal 7877.journal --ended
+  raydiag recover 7877 --journal 7877.journal --ended --policy policy.yaml
   raydiag recover raysubmit_x --ssh me@head --journal llama.journal --format jsonl
 
 One diagnosis decides, with the policy and the journal of what was decided before:
@@ -10,9 +10,12 @@ One diagnosis decides, with the policy and the journal of what was decided befor
   DIAGNOSE   a person has to look first         EVICT      start it again without some hosts
   STOP       a new attempt is of no use, or the policy allows no more
 
-One journal for all attempts at a job. Each REATTEMPT and EVICT counts as followed, against the
-policy's budgets. After a STOP move the journal away to begin anew. docs/recovery.md has the
-policy's keys, their defaults and what those are worth.
+An error in a log does not prove that a job has ended, and two attempts at once damage checkpoints:
+only with --ended is a new attempt decided, and once for each. One journal for all attempts at a
+job. Each REATTEMPT and EVICT counts as followed, against the policy's budgets. After a STOP move
+the journal away to begin anew. Attempts are told apart by the time of their last step: logs
+without times get DIAGNOSE. docs/recovery.md has the policy's keys, their defaults and what those
+are worth.
 
 exit codes:
   0 NOOP    1 REATTEMPT, EVICT or STOP    2 usage    3 DIAGNOSE    4 no diagnosis, no journal
@@ -25,7 +28,7 @@ import contextlib
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--outputs", metavar="DIR", help="where to look up job ids")
     words = "what was decided before; made where there is none"
     parser.add_argument("--journal", metavar="FILE", required=True, help=words)
+    words = (
+        "you have made sure that nothing of the job runs any more; without this nothing is started"
+    )
+    parser.add_argument("--ended", action="store_true", help=words)
     parser.add_argument("--policy", metavar="FILE", help="budgets and limits, in YAML")
     options.add_way_in(parser)
     parser.set_defaults(reaches_cluster=True)
@@ -86,7 +93,8 @@ def _attempt(arguments: argparse.Namespace) -> EndedAttempt:
         raise CannotRun(f"no diagnosis, so nothing is decided: {answer.complaint}")
     made = str(answer.document["generated_at"]).replace("Z", "+00:00")
     diagnosed = datetime.fromisoformat(made).timestamp()
-    return attempt_of(answer.document, _ended(answer.document), diagnosed)
+    attempt = attempt_of(answer.document, _ended(answer.document), diagnosed)
+    return replace(attempt, is_over=arguments.ended)
 
 
 def _ended(document: Mapping[str, Any]) -> float | None:
@@ -107,7 +115,10 @@ def _entry(
     earlier = journal.decided(attempt)
     past, now = journal.history(), time.time()
     if earlier is not None and attempt.status == "failed" and not past.stopped:
-        return earlier
+        # Of a newer attempt that came to no step the log tells the same last step.
+        reason = f"decided before: {earlier.action}: {earlier.reason}; if it was started again "
+        reason += "since, it came to no step, and a person has to look"
+        return JournalEntry(now, masked_text(job), attempt, "DIAGNOSE", reason)
     decision = decide(attempt, policy, past, now)
     name = masked_text(job)
     if decision.action.value in ("REATTEMPT", "EVICT", "STOP") and not past.stopped:

@@ -37,6 +37,7 @@ class EndedAttempt:
     saved: bool = False  # it is known to have come to a save
     ended: float | None = None  # Unix s, of its last step; None: not known
     diagnosed: float = 0.0  # Unix s
+    is_over: bool = False  # somebody knows that nothing of it runs; an error line is no proof
 
     @property
     def is_known(self) -> bool:
@@ -120,9 +121,11 @@ def attempt_of(document: Mapping[str, Any], ended: float | None, diagnosed: floa
 def _over(case: _Case) -> RecoveryDecision | None:
     if case.past.stopped:
         return _stop(f"given up before: {case.past.stopped}")
-    if case.attempt.status == "cancelled":
+    if case.attempt.status != "cancelled":
+        return None
+    if case.attempt.failure_class in ("cancelled", *_CAUSELESS):
         return _stop("a person ended it")
-    return None
+    return _look(f"it was ended from outside, with {case.attempt.failure_class} behind it")
 
 
 def _not_ended(case: _Case) -> RecoveryDecision | None:
@@ -135,6 +138,11 @@ def _not_ended(case: _Case) -> RecoveryDecision | None:
         )
     if status != "failed":
         return _look("whether it has ended is not known")
+    if not case.attempt.is_over:
+        return _look(
+            "it has failed by its log, which does not prove that nothing of it runs: make sure, "
+            "then give --ended"
+        )
     if case.attempt.ended is None:
         return _look("it came to no step whose time is known, by which to tell attempts apart")
     if case.attempt.diagnosed < case.attempt.ended:

@@ -22,7 +22,7 @@ from raydiag.recovery.policy import RecoveryPolicy, kinds, read_policy
 _NOW = 1_000_000.0
 _POLICY = RecoveryPolicy(most_bad=3, wait=10.0, longest_wait=60.0)
 _ENDED = _NOW - 5
-_FAILED = EndedAttempt("failed", saved=True, ended=_ENDED, diagnosed=_NOW)
+_FAILED = EndedAttempt("failed", saved=True, ended=_ENDED, diagnosed=_NOW, is_over=True)
 _STATUSES = ("completed", "failed", "cancelled", "running", "hanging", "unknown", "idle")
 _STARTS = (RecoveryAction.REATTEMPT, RecoveryAction.EVICT)
 
@@ -45,6 +45,18 @@ def test_nothing_is_done_where_nothing_is_wrong(status: str) -> None:
 @pytest.mark.parametrize("status", ["hanging", "unknown", "a new word"])
 def test_nothing_is_started_beside_what_may_run(status: str) -> None:
     assert decided(replace(_FAILED, status=status)).action is RecoveryAction.DIAGNOSE
+
+
+def test_an_error_in_a_log_does_not_prove_that_nothing_runs() -> None:
+    decision = decided(replace(_FAILED, is_over=False))
+    assert decision.action is RecoveryAction.DIAGNOSE
+    assert "--ended" in decision.reason
+
+
+def test_a_hang_that_a_person_ended_is_no_end_for_good() -> None:
+    ended = replace(failed("rccl-hang"), status="cancelled")
+    assert decided(ended).action is RecoveryAction.DIAGNOSE
+    assert decided(replace(ended, failure_class="cancelled")).action is RecoveryAction.STOP
 
 
 def test_a_person_ends_it_for_good() -> None:
@@ -113,7 +125,7 @@ def test_the_same_cause_on_the_same_host_twice_leaves_it_out() -> None:
     on_one, on_another = failed("nvidia-xid", "n1"), failed("nvidia-xid", "n2")
     assert decided(on_one).action is RecoveryAction.REATTEMPT
     assert decided(on_another, on_one).action is RecoveryAction.REATTEMPT
-    assert decided(on_one, failed("segfault", "n1")).action is RecoveryAction.REATTEMPT
+    assert decided(on_one, failed("mce", "n1")).action is RecoveryAction.REATTEMPT
     decision = decided(on_one, on_another, on_one)
     assert (decision.action, decision.hosts) == (RecoveryAction.EVICT, ("n1",))
 

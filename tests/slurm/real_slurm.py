@@ -104,6 +104,11 @@ class Slurm:
         """The job's log."""
         return self.outputs / f"{job}-llama.log"
 
+    def printed(self, job: str) -> str:
+        """What the log has so far; it begins some time after the job."""
+        path = self.log(job)
+        return path.read_text() if path.exists() else ""
+
     def state(self, job: str) -> str:
         """E.g. "RUNNING"."""
         fields = self.run("scontrol", "show", "job", job).split()
