@@ -197,6 +197,7 @@ WRITES_FILES |= {f"tsdb/{one}.py" for one in ("connection", "private_directory",
 # The state of plugins, with its directory; the pid file that was asked for.
 WRITES_FILES |= {"exporter/state.py", "exporter/main.py"}
 WRITES_FILES |= {"watch/watch_state.py"}  # what a watcher remembers, and its lock
+WRITES_FILES |= {"recovery/journal.py"}  # what was decided about a job
 WRITES_FILES |= {"alerts/desk.py"}  # answers, in the directory of --directory
 WRITES_FILES |= {"cluster/resident/memory.py"}  # the agent's memory, in its own directory
 WRITES_FILES |= {"file_writing.py"}  # on behalf of these

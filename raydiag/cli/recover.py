@@ -1,8 +1,8 @@
 """`raydiag recover`: what to do about a job that has ended, and why. It acts on nothing.
 
 examples:
-  raydiag recover 7877 --journal 7877.journal --ended
-  raydiag recover 7877 --journal 7877.journal --ended --policy policy.yaml
+  raydiag recover 7877 --ended
+  raydiag recover 7877 --ended --policy policy.yaml --journal 7877.journal
   raydiag recover raysubmit_x --ssh me@head --journal llama.journal --format jsonl
 
 One diagnosis decides, with the policy and the journal of what was decided before:
@@ -26,6 +26,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -50,8 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = "job directory, log file, job id below --outputs, or a job of Ray's"
     parser.add_argument("job", metavar="JOB", help=words)
     parser.add_argument("--outputs", metavar="DIR", help="where to look up job ids")
-    words = "what was decided before; made where there is none"
-    parser.add_argument("--journal", metavar="FILE", required=True, help=words)
+    words = "what was decided before (default: one for each job below ~/.raydiag/recover)"
+    parser.add_argument("--journal", metavar="FILE", help=words)
     words = (
         "you have made sure that nothing of the job runs any more; without this nothing is started"
     )
@@ -65,17 +66,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Diagnose, decide, write down, say; returns the exit code."""
-    from raydiag.recovery.journal import RecoveryJournal
+    from raydiag.recovery.journal import RecoveryJournal, usual_path
     from raydiag.recovery.policy import RecoveryPolicy, read_policy
 
     policy = RecoveryPolicy()
     if arguments.policy is not None:
         policy = read_policy(arguments.policy)
-    with contextlib.closing(RecoveryJournal(arguments.journal)) as journal:
+    journal_path = arguments.journal or usual_path(_name(arguments))
+    with contextlib.closing(RecoveryJournal(journal_path)) as journal:
         entry = _entry(journal, arguments.job, _attempt(arguments), policy)
     line = json.dumps(asdict(entry)) if arguments.format == "jsonl" else _line(entry)
     options.write_report([f"{line}\n"], None)
     return _CODES.get(entry.action, 1)
+
+
+def _name(arguments: argparse.Namespace) -> str:
+    """By which the job is known again from any directory: its path, or its id and the cluster."""
+    job = os.path.abspath(arguments.job) if os.path.exists(arguments.job) else arguments.job
+    ways = [str(getattr(arguments, name) or "") for name in (*options.WAY_IN, "outputs")]
+    return "\n".join([job, *ways])
 
 
 def _attempt(arguments: argparse.Namespace) -> EndedAttempt:

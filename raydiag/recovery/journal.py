@@ -8,6 +8,8 @@ import fcntl
 import json
 import os
 from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
 
 from raydiag import records
 from raydiag.errors import CannotRun, ParseError
@@ -34,6 +36,16 @@ class JournalEntry:
     reason: str
     hosts: tuple[str, ...] = ()
     not_before: float = 0.0
+
+
+def usual_path(job: str) -> str:
+    """Of the journal of what goes by that name, below ~/.raydiag/recover. Raises CannotRun."""
+    directory = Path.home() / ".raydiag" / "recover"
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise CannotRun(f"{directory}: {error.strerror}: name a file with --journal") from None
+    return str(directory / f"{sha256(job.encode()).hexdigest()[:16]}.journal")
 
 
 class RecoveryJournal:

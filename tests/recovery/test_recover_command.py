@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 
@@ -64,3 +65,17 @@ def test_no_job_decides_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "no diagnosis" in capsys.readouterr().err
     (tmp_path / "policy.yaml").write_text("mode: act\n")
     assert cli.main(["recover", *words, "--policy", str(tmp_path / "policy.yaml")]) == 2
+
+
+def test_each_job_has_a_journal_of_its_own_where_none_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    path = tmp_path / "7-llama.log"
+    log(path, time.time() - 7200, "RuntimeError: the shard has no rows")
+    actions = []
+    for asked in (str(path), os.path.relpath(path)):
+        line = recover(capsys, asked, "--ended", "--format", "jsonl")[1]
+        actions.append(json.loads(line)["action"])
+    assert actions == ["REATTEMPT", "DIAGNOSE"]
+    assert len(list((tmp_path / "home/.raydiag/recover").iterdir())) == 1
