@@ -15,13 +15,17 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def test_a_signal_meanwhile_is_ignored_and_later_ones_are_not() -> None:
-    before = list(map(signal.getsignal, NUMBERS))
-    with undisturbed():
-        for number in NUMBERS:
-            os.kill(os.getpid(), number)
-    assert list(map(signal.getsignal, NUMBERS)) == before
-    with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGINT)
+    at_start = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a background
+    try:
+        before = list(map(signal.getsignal, NUMBERS))
+        with undisturbed():
+            for number in NUMBERS:
+                os.kill(os.getpid(), number)
+        assert list(map(signal.getsignal, NUMBERS)) == before
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, at_start)
 
 
 def test_in_a_thread_it_cleans_up_and_leaves_the_handlers_alone() -> None:
