@@ -76,6 +76,10 @@ class RecoveryJournal:
         if len(content) > _MOST_BYTES:
             raise CannotRun(f"{self.path}: longer than {_MOST_BYTES >> 20} MiB: move it away")
         whole = content[: content.rfind(b"\n") + 1]
+        rest = content[len(whole) :]
+        if _is_whole(rest):  # all but its newline came to the disk
+            self._write(b"\n")
+            whole = content = content + b"\n"
         entries = tuple(map(self._entry, whole.splitlines()))
         if whole != content:
             self._cut(whole, content[len(whole) :])
@@ -99,17 +103,26 @@ class RecoveryJournal:
             raise CannotRun(f"{self.path}: a line is damaged ({error}): {hint}") from None
         return entry
 
+    def _write(self, content: bytes) -> None:
+        """On disk when this returns, the name of the file too."""
+        try:
+            write_all(self._fd, content)
+            os.fsync(self._fd)
+            directory = os.open(os.path.dirname(self.path) or ".", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+        except OSError as error:
+            raise CannotRun(f"{self.path}: {error.strerror}") from None
+
     def add(
         self, job: str, attempt: EndedAttempt, decision: RecoveryDecision, at: float
     ) -> JournalEntry:
         """On disk when this returns."""
         action, reason = decision.action.value, decision.reason
         entry = JournalEntry(at, job, attempt, action, reason, decision.hosts, decision.not_before)
-        try:
-            write_all(self._fd, json.dumps(asdict(entry)).encode() + b"\n")
-            os.fsync(self._fd)
-        except OSError as error:
-            raise CannotRun(f"{self.path}: {error.strerror}") from None
+        self._write(json.dumps(asdict(entry)).encode() + b"\n")
         self.entries = (*self.entries, entry)
         return entry
 
@@ -137,3 +150,12 @@ class RecoveryJournal:
     def close(self) -> None:
         """Let another process have it."""
         os.close(self._fd)
+
+
+def _is_whole(line: bytes) -> bool:
+    """Whether it is an entry."""
+    try:
+        records.decode(JournalEntry, json.loads(line))
+    except (ValueError, RecursionError, ParseError):
+        return False
+    return True

@@ -39,11 +39,19 @@ def test_what_was_written_is_read_again(path: Path) -> None:
 
 def test_every_half_of_a_last_line_is_cut_off(path: Path) -> None:
     line = path.read_bytes()
-    for length in range(1, len(line)):
+    for length in range(1, len(line) - 1):
         path.write_bytes(line + line[:length])
         with closing(RecoveryJournal(str(path))) as journal:
             assert len(journal.entries) == 1
         assert path.read_bytes() == line
+
+
+def test_a_last_line_that_lacks_only_its_newline_is_kept(path: Path) -> None:
+    line = path.read_bytes()
+    path.write_bytes(line + line[:-1])
+    with closing(RecoveryJournal(str(path))) as journal:
+        assert len(journal.entries) == 2
+    assert path.read_bytes() == line + line
 
 
 @pytest.mark.parametrize(
