@@ -125,7 +125,8 @@ def _over(case: _Case) -> RecoveryDecision | None:
         return None
     if case.attempt.failure_class in ("cancelled", *_CAUSELESS):
         return _stop("a person ended it")
-    return _look(f"it was ended from outside, with {case.attempt.failure_class} behind it")
+    cause = case.attempt.failure_class
+    return _look(f"it was ended from outside, with {cause} behind it: a person says what is next")
 
 
 def _not_ended(case: _Case) -> RecoveryDecision | None:
