@@ -141,20 +141,45 @@ def throwaway_ray() -> Iterator[LocalRay]:
     )
     # What loses its parent becomes our child, so that nothing of it can slip away.
     confinement.adopt_orphans(True)
+    ray = None
     try:
-        import ray
-
+        ray = _disconnected_ray()
+        _read_token_again()
         _start(ray, directory)
         yield LocalRay(ray, directory)
     finally:
         with undisturbed():
-            with contextlib.suppress(NameError):
+            if ray is not None:
                 ray.shutdown()
             _end_children(before)
             confinement.adopt_orphans(False)
             os.environ.clear()
             os.environ.update(saved)
+            if ray is not None:
+                _read_token_again()
             shutil.rmtree(directory, ignore_errors=True)
+
+
+def _disconnected_ray() -> Any:
+    """The module, where this process uses no Ray; what a program does with its own is not ended."""
+    import ray
+
+    if ray.is_initialized():
+        raise CannotRun(
+            "could not start a local Ray: this process is connected to another one: "
+            "give that one's address, or call ray.shutdown() first"
+        )
+    return ray
+
+
+def _read_token_again() -> None:
+    """Let Ray forget the token it has read: it does so once a process, and each Ray has its own."""
+    try:
+        from ray._raylet import AuthenticationTokenLoader, Config
+    except ImportError:
+        return  # before 2.52, which asks for no token
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
 
 
 def _start(ray: Any, directory: Path) -> None:

@@ -31,13 +31,12 @@ _VICTIM = "node003"
 _FALLEN_OFF = "NVRM: Xid (PCI:0000:5e:00): 79, pid=0, GPU has fallen off the bus."
 
 
-@pytest.fixture(scope="module")
-def kernel_logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    directory = tmp_path_factory.mktemp("life")
-    return {host: directory / host for host in _HOSTS}
+@pytest.fixture
+def kernel_logs(tmp_path: Path) -> dict[str, Path]:
+    return {host: tmp_path / host for host in _HOSTS}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def cluster(kernel_logs: dict[str, Path]) -> Iterator[Cluster]:
     """A head whose temporary files have 4 MiB, and two nodes; each with a kernel log of its own."""
     wanted_or_skip(namespaces.unavailable())
