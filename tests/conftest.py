@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import shutil
@@ -30,13 +31,43 @@ _CLONE_NEWNS = 0x00020000
 _MS_REC_PRIVATE = 0x4000 | 0x40000
 
 
+_CPU_GROUP = Path("/sys/fs/cgroup/cpu/raydiag-tests")
+_CPU_SHARES = "16384"  # sixteen times those of one process
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    """What root can do so that neither other load nor other tests change what a test sees."""
+    if os.geteuid() == 0:
+        _take_cpu_group()
+        if "PYTEST_XDIST_WORKER" in os.environ:
+            _leave_mount_namespace()
+
+
+def _take_cpu_group() -> None:
+    """Probes have the least priority there is: other load of the machine would leave them nothing.
+
+    In a CPU cgroup of their own, tests have their share of the cores, and priorities count inside
+    of it. Only where cgroups of version 1 are mounted.
+    """
+    with contextlib.suppress(OSError):
+        _CPU_GROUP.mkdir(exist_ok=True)
+        (_CPU_GROUP / "cpu.shares").write_text(_CPU_SHARES, encoding="ascii")
+        (_CPU_GROUP / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The last process of the tests takes their group away."""
+    with contextlib.suppress(OSError):
+        if _CPU_GROUP.is_dir():
+            (_CPU_GROUP.parent / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
+            _CPU_GROUP.rmdir()
+
+
+def _leave_mount_namespace() -> None:
     """Mounts of one xdist worker, files that hang above all, are not seen by the tests of another.
 
-    The calling thread, which runs the tests, leaves the machine's mount namespace.
+    The calling thread, which runs the tests, leaves the machine's.
     """
-    if "PYTEST_XDIST_WORKER" not in os.environ or os.geteuid() != 0:
-        return
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNS) == 0:
         libc.mount(b"none", b"/", None, _MS_REC_PRIVATE, None)
