@@ -6,9 +6,11 @@ import contextlib
 import ctypes
 import os
 import shutil
+import socketserver
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -31,23 +33,34 @@ _CLONE_NEWNS = 0x00020000
 _MS_REC_PRIVATE = 0x4000 | 0x40000
 
 
-_CPU_GROUP = Path("/sys/fs/cgroup/cpu/raydiag-tests")
+_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+_CPU_GROUP = Path(f"/sys/fs/cgroup/cpu/raydiag-tests{_WORKER}")
 _CPU_SHARES = "16384"  # sixteen times those of one process
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What root can do so that neither other load nor other tests change what a test sees."""
+    """Neither other load nor other tests shall change what a test sees."""
+    socketserver.BaseServer.handle_error = _handle_error  # type: ignore[method-assign, assignment]
     if os.geteuid() == 0:
         _take_cpu_group()
-        if "PYTEST_XDIST_WORKER" in os.environ:
+        if _WORKER:
             _leave_mount_namespace()
+
+
+_tell_error = socketserver.BaseServer.handle_error
+
+
+def _handle_error(server: socketserver.BaseServer, request: Any, client_address: Any) -> None:
+    """That a client did not wait for a test's server is not written into another test's output."""
+    if not isinstance(sys.exc_info()[1], ConnectionError):
+        _tell_error(server, request, client_address)
 
 
 def _take_cpu_group() -> None:
     """Probes have the least priority there is: other load of the machine would leave them nothing.
 
-    In a CPU cgroup of their own, tests have their share of the cores, and priorities count inside
-    of it. Only where cgroups of version 1 are mounted.
+    In a CPU cgroup of its own, each xdist worker has its share of the cores, and priorities count
+    inside of it. Only where cgroups of version 1 are mounted.
     """
     with contextlib.suppress(OSError):
         _CPU_GROUP.mkdir(exist_ok=True)
