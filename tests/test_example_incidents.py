@@ -56,6 +56,50 @@ def test_diagnose_finds_what_happened(example: Example, capsys: pytest.CaptureFi
     assert abs(verdict["onset"] - expected["onset"]) <= expected["onset_within_s"]
 
 
+@pytest.mark.slow
+@each_example
+def test_a_diagnosis_answers_on_its_first_screen(
+    example: Example, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What, where, since when, why and what now in 25 lines of 80 columns; nothing is cut away."""
+    monkeypatch.delenv("COLUMNS", raising=False)  # as through a pipe
+    directory = str(EXAMPLE_DIRECTORY / example.name)
+    document = document_of(capsys, "diagnose", directory)
+    main(["diagnose", directory])
+    lines = capsys.readouterr().out.splitlines()
+    verdict, root = document["verdict"], document["chains"][0][0]
+    assert max(map(len, lines)) <= 80
+    first_screen = " ".join(" ".join(lines[:25]).split())
+    assert first_screen.startswith(f"VERDICT {verdict['class']} ")
+    assert all(host in first_screen for host in verdict["hosts"])
+    assert "FINDINGS" in first_screen and "COVERAGE" in first_screen
+    assert root["next_steps"][-1] in first_screen
+    texts = [piece["text"] for piece in root["evidence"]] + [root["explanation"]]
+    assert any(text in first_screen for text in texts)
+    whole = "\n".join(lines)
+    assert whole.count(directory) <= 2, "the log and the metrics, each once"
+    assert [line for line in lines if len(line) > 50 and lines.count(line) > 1] == []
+
+
+@each_example
+def test_triage_answers_on_its_first_screen(
+    example: Example, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    directory = str(EXAMPLE_DIRECTORY / example.name)
+    main(["triage", directory, "--format", "json"])
+    document = json.loads(capsys.readouterr().out)
+    main(["triage", directory])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    first_screen = " ".join(" ".join(lines[:25]).split())
+    assert f"Status: {document['status']} Primary failure: {document['primary']}" in first_screen
+    assert document["what_happened"] in first_screen
+    line = document["findings"][0]["evidence"][0]["source"].rpartition(":")[2]
+    assert f"> log:{line}: " in first_screen
+    assert document["next_steps"][-1] in first_screen
+
+
 @each_example
 def test_kmsg_finds_what_the_kernel_said(
     example: Example, capsys: pytest.CaptureFixture[str]

@@ -60,7 +60,7 @@ def add_output(
     group.add_argument("--open", action="store_true", help=words)
     group.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
     words = "show all evidence and notes, and every finding by itself"
-    group.add_argument("-v", "--verbose", action="store_true", help=words)
+    group.add_argument("-v", "--verbose", "--full", action="store_true", help=words)
     words = "do not show the report in a pager where stdout is a terminal"
     group.add_argument("--no-pager", action="store_true", help=words)
     if redact:
@@ -121,10 +121,10 @@ def wants_colour() -> bool:
 
 
 def width() -> int:
-    """Columns of the terminal; 100 where there is none."""
+    """Columns of the terminal; 80 where there is none, as tickets and logs are read."""
     import shutil
 
-    return shutil.get_terminal_size((100, 24)).columns
+    return shutil.get_terminal_size((80, 24)).columns
 
 
 def show(

@@ -1,6 +1,6 @@
 """The diagnosis of one job as a report: the verdict, what led to it, on what it rests."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter, itemgetter
 
@@ -8,18 +8,20 @@ from raydiag import __version__
 from raydiag.explain.job import ExaminedJob, ticket
 from raydiag.explain.job.driver_fault import investigated
 from raydiag.explain.job.ticket import Correlation
-from raydiag.model import Finding, HostUnread, Severity, Window
+from raydiag.model import Finding, Severity, Window
 from raydiag.nodeset import fold
 from raydiag.playbooks.observations import Report as PlaybookReport
 from raydiag.playbooks.observations import ReportRow
 from raydiag.render import formats
 from raydiag.render import report as blocks
 from raydiag.render.admin_report import admin_sections
-from raydiag.render.coverage import blind_lines
 from raydiag.render.document import severity_of
-from raydiag.render.formats import count, filled, grouped, hosts_of, joined, since, utc
+from raydiag.render.formats import count, filled, joined, since, utc
 from raydiag.render.groups import groups, known_before, scope, source_and_text
 from raydiag.render.host_grid import grid_of_job
+from raydiag.render.job_coverage import missing_lines, seen_lines, untold_lines
+from raydiag.render.metric_rows import metric_lines, metric_table
+from raydiag.render.places import JobPlaces
 from raydiag.render.report import (
     Block,
     Bullet,
@@ -30,8 +32,8 @@ from raydiag.render.report import (
     Toned,
     Words,
     bullets,
-    table,
 )
+from raydiag.render.why import Why, why_of
 from raydiag.tsdb.series import AskedQuery
 
 _MOST_EVIDENCE = 3  # of one finding
@@ -40,7 +42,6 @@ _MOST_PLACES = 4  # GPUs and devices in the heading
 _MOST_REPORTS = 4  # for administrators; the JSON has all
 _MOST_OF_LINE = 400  # characters of a quoted line
 _TONES = {"healthy": blocks.Tone.GOOD, "unknown": blocks.Tone.DOUBTFUL}
-_ANSWERS = {True: "", False: "no: ", None: "undecided: "}
 _SOURCE_TRACE = (
     "Suggested: from the event at the onset follow the calls, look for what is created and not "
     "freed and for other code paths, and check with the logs, in "
@@ -72,22 +73,33 @@ def _sections(examined: ExaminedJob, show_all: bool, show_playbooks: bool) -> It
     yield Section(
         f"TSDB Diagnosis: {job}", [_head(examined)], is_chapter=True, only_in_documents=True
     )
-    yield _verdict(examined)
-    yield Section("Findings", list(_findings(examined, show_all)))
+    verdict, steps = _verdict(examined), blocks.Steps(ticket.next_steps(examined))
+    seen = list(seen_lines(examined))
+    untold = untold_lines(examined)
+    why = why_of(examined, steps.steps)
+    yield verdict
+    yield from _first_screen(why, steps, bullets([*untold, *seen]))
+    findings = list(_findings(examined, show_all))
+    yield Section("Findings", findings, only_in_documents=not show_all)
+    more = [] if show_all else [why.further_evidence()]
+    yield Section("Further evidence", more, only_on_a_terminal=True)
     yield Section("Around the onset", list(map(blocks.Plot, examined.picture.courses)))
     yield Section("Nodes and GPUs", [grid_of_job(examined)])
     yield Section("Best candidates", [bullets(_candidates(examined))])
-    yield Section("Metric evidence", [_metric_evidence(examined, show_all)])
+    rows = metric_table(examined, show_all)
+    yield Section("Metric evidence", [rows], only_in_documents=not show_all)
+    lines = [] if show_all else [metric_lines(examined, why.is_told)]
+    yield Section("Metric evidence", lines, only_on_a_terminal=True)
     yield Section("Anomalies detected", [_anomalies(examined)], only_in_documents=True)
-    yield Section("Log evidence", list(_log(examined)))
+    yield Section("Log evidence", list(_log(examined)), only_in_documents=True)
+    yield Section("Log evidence", list(_log(examined, why.told)), only_on_a_terminal=True)
     trace = "Not needed: the cause is not in the job's own software."
     if ticket.needs_source_trace(examined):
         trace = _SOURCE_TRACE
     yield Section("Source code trace", [Paragraph(trace)], only_in_documents=True)
     related = [Paragraph(_correlation(examined))]
     yield Section("Correlation with triage", related, only_in_documents=True)
-    steps = blocks.Steps(ticket.next_steps(examined))
-    yield Section("Recommended next steps", [steps.or_else("None.")], comes_first=True)
+    yield replace(_next_steps(steps), only_in_documents=True)
     playbooks = blocks.Bullets(list(_playbooks(examined, show_all)))
     yield Section("Playbooks", [playbooks], only_in_documents=not show_playbooks)
     ruled_out = examined.explained.ruled_out
@@ -96,8 +108,23 @@ def _sections(examined: ExaminedJob, show_all: bool, show_playbooks: bool) -> It
     yield Section("Notes", [bullets(examined.notes)])
     queries = blocks.Quote(list(query_lines(ticket.asked_queries(examined))))
     yield Section("Queries", [queries.or_else("None was asked.")], only_in_documents=True)
-    yield Section("Coverage", [bullets(_coverage(examined))])
+    all_seen = bullets([*missing_lines(examined), *seen])
+    yield Section("Coverage", [all_seen], only_in_documents=True)
     yield from _driver_faults(examined, show_all)
+
+
+def _first_screen(why: Why, steps: blocks.Steps, coverage: blocks.Bullets) -> Iterator[Section]:
+    """On a terminal of 80 x 25: below the verdict why, what now, and how much was seen."""
+    for section in (
+        Section("Findings", [why.brief()]),
+        _next_steps(steps),
+        Section("Coverage", [coverage]),
+    ):
+        yield replace(section, comes_first=True, only_on_a_terminal=True)
+
+
+def _next_steps(steps: blocks.Steps) -> Section:
+    return Section("Recommended next steps", [steps.or_else("None.")], comes_first=True)
 
 
 def _driver_faults(examined: ExaminedJob, show_all: bool) -> Iterator[Section]:
@@ -214,37 +241,19 @@ def _candidates(examined: ExaminedJob) -> Iterator[str]:
 
 def _evidence(finding: Finding, examined: ExaminedJob, show_all: bool) -> list[str]:
     """Evidence, a line each. A query goes by its id; the JSON spells it out."""
-    queries = ticket.asked_queries(examined)
+    queries, places = ticket.asked_queries(examined), JobPlaces(examined.triage)
     lines: dict[str, None] = {}  # triage may quote one line as step and as end
     for evidence in formats.beginning(finding.evidence, _MOST_EVIDENCE, show_all):
         source = evidence.source
         for query in queries:
             source = source.replace(query.promql, query.id)
-        line = source_and_text(evidence, source)
+        line = places.short(source_and_text(evidence, source))
         lines[formats.timed(line, evidence.time)] = None
     return list(lines)
 
 
-def _metric_evidence(examined: ExaminedJob, show_all: bool) -> Block:
-    rows: list[list[str]] = []
-    for report in ticket.playbook_reports(examined):
-        rows += map(_metric_row, _shown_rows(report, show_all))
-    return table(("Host", "GPU", "Value", "Interpretation"), rows).or_else("None.")
-
-
 def _shown_rows(report: PlaybookReport, show_all: bool) -> list[ReportRow]:
     return [row for row in report.rows if show_all or row.holds]
-
-
-def _metric_row(row: ReportRow) -> list[str]:
-    """A row with the value that it was decided from."""
-    place = " ".join(filter(None, [fold(row.hosts), row.device]))
-    return [
-        place or "-",
-        formats.or_dash(row.gpu),
-        formats.quantity(row.value, row.unit),
-        f"{_ANSWERS[row.holds]}{row.row}: {row.interpretation}",
-    ]
 
 
 def _playbooks(examined: ExaminedJob, show_all: bool) -> Iterator[Bullet]:
@@ -267,12 +276,14 @@ def _anomalies(examined: ExaminedJob) -> Block:
     return bullets(anomalies).or_else("None")
 
 
-def _log(examined: ExaminedJob) -> Iterator[Block]:
-    """What the log tells, and the line where it began."""
-    origin = examined.triage.origin
-    yield Paragraph("None." if examined.no_log else " ".join(examined.triage.story) or "None.")
-    if origin is not None:
-        yield blocks.Quote([f"{origin.file}:{origin.line}: {origin.raw[:_MOST_OF_LINE]}"])
+def _log(examined: ExaminedJob, told: Container[str] = ()) -> Iterator[Block]:
+    """What the log tells, and the line where it began; not what was `told` above."""
+    origin, story = examined.triage.origin, " ".join(examined.triage.story)
+    if story not in told:
+        yield Paragraph("None." if examined.no_log else story or "None.")
+    if origin is not None and origin.raw.strip() not in told:
+        line = f"{origin.file}:{origin.line}: {origin.raw[:_MOST_OF_LINE]}"
+        yield blocks.Quote([JobPlaces(examined.triage).short(line)])
 
 
 def _correlation(examined: ExaminedJob) -> str:
@@ -294,36 +305,6 @@ def _correlation(examined: ExaminedJob) -> str:
     return sentences[ticket.correlation(examined)]
 
 
-def _coverage(examined: ExaminedJob) -> Iterator[str]:
-    coverage = examined.explained.diagnosis.coverage
-    if examined.no_log:
-        yield f"Log: none. {_sentence(examined.no_log)}"
-    if examined.log_only:
-        yield f"Metrics: none. {_sentence(examined.log_only)}"
-    if examined.training:
-        yield f"training series: {examined.training}"
-    if coverage.asked:
-        yield f"{coverage.answered} of {count(coverage.asked, 'node')} seen."
-    yield from blind_lines(coverage)
-    yield from _unread(examined, coverage.unread)
-    if coverage.window is not None:
-        yield f"window: {utc(coverage.window.start)} to {utc(coverage.window.end)}"
-
-
-def _unread(examined: ExaminedJob, unread: Iterable[HostUnread]) -> Iterator[str]:
-    """Equal reasons share a line; why there are no metrics is said above."""
-    untold = [gap for gap in unread if gap.reason != examined.log_only]
-    for reason, gaps in grouped(untold, "{0.source}: {0.reason}".format).items():
-        yield ": ".join(filter(None, ["unread", hosts_of(gaps), reason]))
-
-
-def _sentence(reason: str) -> str:
-    """The reason with a capital, unless it starts with a name that has none."""
-    if reason.startswith(("http", "/")):
-        return f"{reason}."
-    return f"{reason[:1].upper()}{reason[1:]}."
-
-
 def _place(examined: ExaminedJob) -> str:
     """What was diagnosed: the log, else the cluster, else the server."""
     log = examined.triage.log
@@ -337,7 +318,8 @@ def _place(examined: ExaminedJob) -> str:
 
 
 def _footer(examined: ExaminedJob) -> str:
-    parts = [f"raydiag {__version__}", _place(examined)]
+    place = _place(examined)
+    parts = [f"raydiag {__version__}", place if examined.no_log else f"log: {place}"]
     if examined.nodes is not None:
         parts.append(str(examined.nodes.cluster.get("address")))
     metrics = examined.metrics

@@ -13,6 +13,7 @@ from raydiag.render.document import rfc3339
 _VARYING = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9]|0x[0-9a-f]+|\d+(?:\.\d+)*")
 _Piece = TypeVar("_Piece")
 _Key = TypeVar("_Key")
+_BYTES = ("bytes", "kB", "MB", "GB", "TB")
 _PLAIN_BELOW = 1e6  # larger numbers are written with an exponent
 
 
@@ -48,7 +49,15 @@ def or_dash(value: object, template: str = "{}") -> str:
 
 def quantity(value: float | None, unit: str, digits: int = 6) -> str:
     """`4.25 GB`, with the unit where there is one; `-` for what is not known."""
+    if value is not None and unit == "bytes":
+        value, unit = _scaled(value)
     return or_dash(value, f"{{:.{digits}g}} {unit}".rstrip())
+
+
+def _scaled(value_bytes: float) -> tuple[float, str]:
+    """Bytes in the unit, a power of 1000, that leaves few digits."""
+    power = sum(abs(value_bytes) >= 1000.0**exponent for exponent in range(1, len(_BYTES)))
+    return value_bytes / 1000.0**power, _BYTES[power]
 
 
 def grouped(members: Iterable[_Piece], key: Callable[[_Piece], _Key]) -> dict[_Key, list[_Piece]]:

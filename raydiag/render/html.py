@@ -33,7 +33,7 @@ Draw = Callable[["Course", int], str]
 
 def html_text(report: Report, title: str) -> str:
     """The whole page. `title` says what it is a report of, such as `raydiag diagnose`."""
-    sections = [section for section in report.answer_first() if not section.is_none]
+    sections = report.on_a_page()
     page = _Page()
     body = "\n".join(page.sections(sections))
     style = resources.files(__package__).joinpath("report.css").read_text("utf-8")

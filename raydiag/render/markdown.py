@@ -12,7 +12,7 @@ _LINE_BREAK = "  \n"
 
 def markdown_text(report: Report) -> str:
     """The report, all of its sections, in the order of a document."""
-    sections = report.without(blocks.Picture).filled_sections()
+    sections = report.without(blocks.Picture).in_documents()
     has_chapters = any(section.is_chapter for section in sections)
     written: list[str] = []
     for section in sections:

@@ -107,10 +107,14 @@ class Steps(Block):
 
 @dataclass(frozen=True)
 class Quote(Block):
-    """Lines as they were read, such as evidence; one of them may be `marked` by its index."""
+    """Lines as they were read, such as evidence; one of them may be `marked` by its index.
+
+    A terminal shows one row of each line that is not marked, where they are `around` it.
+    """
 
     lines: Sequence[str]
     marked: int | None = None
+    around: bool = False
 
     def marked_lines(self) -> list[str]:
         """The lines, with a `>` before the marked one."""
@@ -221,7 +225,7 @@ class Section:
     `label` is a word before the title that carries the tone of the whole, such as CRITICAL; without
     one the title carries `tone`. `facts` follow the title. A chapter opens a report about one
     thing of several. On a terminal, what `comes_first` stands at the top of its chapter, and
-    what is `only_in_documents` is left out.
+    what is `only_in_documents` is left out; nowhere else is what is `only_on_a_terminal`.
     """
 
     title: str = ""
@@ -232,6 +236,7 @@ class Section:
     is_chapter: bool = False
     comes_first: bool = False
     only_in_documents: bool = False
+    only_on_a_terminal: bool = False
 
     def without(self, kind: type[Block]) -> Section:
         """Without blocks of that kind."""
@@ -261,24 +266,34 @@ class Report:
         for name, part in (("sections", self.sections), ("footer", self.footer)):
             object.__setattr__(self, name, masked_part(part))
 
-    def filled_sections(self) -> list[Section]:
+    def in_documents(self) -> list[Section]:
         """Those that say anything, in the order of a document."""
-        return [section for section in self.sections if not section.is_empty]
+        filled = [section for section in self.sections if not section.is_empty]
+        return [section for section in filled if not section.only_on_a_terminal]
 
-    def answer_first(self) -> list[Section]:
+    def on_a_terminal(self) -> list[Section]:
         """Those that say anything, in each chapter the answer first."""
-        ordered: list[tuple[int, tuple[bool, bool], Section]] = []
-        chapter = 0
-        for section in self.filled_sections():
-            chapter += section.is_chapter
-            is_later = not section.is_chapter, not section.comes_first
-            ordered.append((chapter, is_later, section))
-        ordered.sort(key=itemgetter(0, 1))
-        return list(map(itemgetter(2), ordered))
+        shown = [section for section in self.sections if not section.only_in_documents]
+        return _answer_first(section for section in shown if not section.is_none)
+
+    def on_a_page(self) -> list[Section]:
+        """What documents have, in each chapter the answer first."""
+        return _answer_first(section for section in self.in_documents() if not section.is_none)
 
     def without(self, kind: type[Block]) -> Report:
         """Without blocks of that kind."""
         return replace(self, sections=[section.without(kind) for section in self.sections])
+
+
+def _answer_first(sections: Iterable[Section]) -> list[Section]:
+    ordered: list[tuple[int, tuple[bool, bool], Section]] = []
+    chapter = 0
+    for section in sections:
+        chapter += section.is_chapter
+        is_later = not section.is_chapter, not section.comes_first
+        ordered.append((chapter, is_later, section))
+    ordered.sort(key=itemgetter(0, 1))
+    return list(map(itemgetter(2), ordered))
 
 
 def bullets(texts: Iterable[str]) -> Bullets:

@@ -15,6 +15,7 @@ _NARROWEST_PAGE = 40
 _NARROWEST_COLUMN = 12
 _INDENT = "  "
 _GAP = "  "  # between columns
+_CUT = " ..."  # at the end of a row whose rest is left out
 _LEAST_ROOM = 8  # columns of text beside an indent, however narrow the page is
 
 
@@ -25,17 +26,10 @@ def text(report: Report, width: int, colour: bool = False, bars: str = "") -> st
     """
     writer = _TextWriter(max(width, _NARROWEST_PAGE), colour, bars)
     shown = report.without(blocks.HostGrid if bars else blocks.Picture)
-    sections = list(map("\n".join, map(writer.section, _on_a_terminal(shown))))
+    sections = list(map("\n".join, map(writer.section, shown.on_a_terminal())))
     if report.footer:
         sections.append("\n".join(writer.wrap(report.footer)))
     return "\n\n".join(sections) + "\n"
-
-
-def _on_a_terminal(report: Report) -> Iterator[Section]:
-    """The sections in their order on a terminal."""
-    for section in report.answer_first():
-        if not section.only_in_documents and not section.is_none:
-            yield section
 
 
 @dataclass(frozen=True)
@@ -120,8 +114,11 @@ class _TextWriter:
     def _quote(self, block: blocks.Quote, indent: str) -> Iterator[str]:
         if block.marked is None:
             indent += _INDENT
-        for line in block.marked_lines():
-            yield from self.wrap(line, indent, indent + _INDENT)
+        for number, line in enumerate(block.marked_lines()):
+            rows = self.wrap(line, indent, indent + _INDENT)
+            if block.around and number != block.marked and len(rows) > 1:
+                rows = [(indent + terminal(line))[: self.width - len(_CUT)] + _CUT]
+            yield from rows
 
     def _key_values(self, block: blocks.KeyValues, indent: str) -> Iterator[str]:
         start = len(indent) + max(map(len, dict(block.rows))) + len(": ")

@@ -5,6 +5,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
@@ -12,8 +13,10 @@ from raydiag.model import Chain, Coverage, Diagnosis, Evidence, Finding, HostUnr
 from raydiag.render import document, report
 from raydiag.render.coverage import not_read
 from raydiag.render.document import picked, plain, severity_of
-from raydiag.render.formats import beginning, count, counted, filled, or_dash, span
+from raydiag.render.first_screen import ROWS, rows_of
+from raydiag.render.formats import beginning, count, counted, filled, or_dash, span, utc
 from raydiag.render.groups import source_and_text
+from raydiag.render.places import JobPlaces
 from raydiag.render.report import Block, Bullet, Paragraph, Report, Section, Words, bullets, table
 from raydiag.triage.verdict import Attempt, Attempts, JobStatus, TrainingProgress, Verdict
 
@@ -24,6 +27,7 @@ _TONES = {
     JobStatus.HANGING: report.Tone.BAD,
 }
 _MOST_QUOTED = 8  # lines of evidence in the report; all of them stand in the JSON
+_ROWS_OF_HEAD = 14  # of a terminal: above what happened, all headings, the deciding line's second
 _MOST_TUNNELS = 2
 _STEPS = ("start", "first_step", "last_step", "total_steps", "steps_this_run", "percent")
 _TIMES = ("step_time_s", "last_step_time", "expected_step", "stalled_s")
@@ -62,8 +66,9 @@ def _overview_row(verdict: Verdict) -> list[Words]:
 
 def _sections(verdict: Verdict, verbose: bool) -> Iterator[Section]:
     yield Section(f"Job triage: {verdict.log}", [_head(verdict)], is_chapter=True)
-    yield Section("What happened", [Paragraph(" ".join(verdict.story))])
-    yield Section("Evidence", list(_evidence(verdict, verbose)))
+    # The answer comes first where it is read on a terminal: what happened, why, what now.
+    yield Section("What happened", [Paragraph(" ".join(verdict.story))], comes_first=True)
+    yield from _evidence(verdict, verbose)
     progress = report.KeyValues(list(projection(verdict)), columns=("Metric", "Value"))
     yield Section("Training progress projection", [progress])
     yield Section("TGS analysis", [report.KeyValues(list(throughput(verdict.progress)))])
@@ -72,7 +77,7 @@ def _sections(verdict: Verdict, verbose: bool) -> Iterator[Section]:
     yield Section("Additional findings", [_other_findings(verdict, verbose)])
     dashboards = "Live dashboards" if verdict.live else "Dashboards"
     yield Section(dashboards, [bullets(_dashboards(verdict))])
-    yield Section("Recommended next steps", [report.Steps(verdict.next_steps)])
+    yield Section("Recommended next steps", [report.Steps(verdict.next_steps)], comes_first=True)
     yield Section("Notes", [bullets(verdict.notes)])
     yield not_read(verdict.diagnosis.coverage.unread)
 
@@ -84,6 +89,9 @@ def _head(verdict: Verdict) -> report.KeyValues:
     rows: list[tuple[str, Words]] = [("Status", _status(verdict)), ("Primary failure", primary)]
     if verdict.stage:
         rows.append(("Stage", verdict.stage))
+    primary_finding = _primary_finding(verdict)
+    if primary_finding is not None and primary_finding.onset is not None:
+        rows.append(("Since", utc(primary_finding.onset)))
     if len(verdict.cascade) > 1:
         rows.append(("Cascade", " -> ".join(verdict.cascade)))
     return report.KeyValues([*rows, ("Decided by", verdict.rule)])
@@ -108,15 +116,26 @@ def _where(finding: Finding | None, between: str = "") -> str:
     return between.join(places if between else places[-1:])
 
 
-def _evidence(verdict: Verdict, verbose: bool) -> Iterator[Block]:
-    """Lines of the primary failure as they stand in the files, the deciding one marked."""
+def _evidence(verdict: Verdict, verbose: bool) -> Iterator[Section]:
+    """Lines of the primary failure as they stand in the files; a terminal has room for fewer."""
+    section = Section("Evidence", _quoted(verdict, verbose, _MOST_QUOTED))
+    yield replace(section, only_in_documents=True)
+    answer = [*verdict.story, *verdict.next_steps]
+    room = ROWS - _ROWS_OF_HEAD - sum(map(rows_of, answer))
+    section = Section("Evidence", _quoted(verdict, verbose, max(1, min(room, _MOST_QUOTED))))
+    yield replace(section, only_on_a_terminal=True, comes_first=True)
+
+
+def _quoted(verdict: Verdict, verbose: bool, most: int) -> list[Block]:
+    """The deciding line, marked, and those around it."""
     finding = _primary_finding(verdict)
     if finding is None or not finding.evidence:
-        return
-    quoted = beginning(finding.evidence, _MOST_QUOTED, verbose)
-    ordered = sorted(quoted, key=_place_in_file)
-    lines = list(map("{0.source}: {0.text}".format, ordered))
-    yield report.Quote(lines, marked=ordered.index(finding.evidence[0]))
+        return []
+    ordered = sorted(beginning(finding.evidence, most, verbose), key=_place_in_file)
+    places = JobPlaces(verdict)
+    lines = [f"{places.short(evidence.source)}: {evidence.text}" for evidence in ordered]
+    marked = ordered.index(finding.evidence[0])
+    return [report.Quote(lines, marked, around=not verbose)]
 
 
 def _place_in_file(evidence: Evidence) -> tuple[str, int]:
@@ -126,12 +145,12 @@ def _place_in_file(evidence: Evidence) -> tuple[str, int]:
 
 def _other_findings(verdict: Verdict, verbose: bool) -> report.Bullets:
     """What else was seen, each with its first evidence; all of it with `verbose`."""
-    findings = verdict.diagnosis.findings
+    findings, places = verdict.diagnosis.findings, JobPlaces(verdict)
     entries = []
     for finding in findings if verdict.primary is None else findings[1:]:
         evidence = beginning(finding.evidence, 1, verbose)
         heading = f"{finding.failure_class}: {finding.title}"
-        details = list(map(source_and_text, evidence))
+        details = [places.short(source_and_text(piece)) for piece in evidence]
         entries.append(Bullet(heading, details, report.severity_label(severity_of(finding))))
     return report.Bullets(entries)
 

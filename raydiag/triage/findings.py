@@ -336,6 +336,6 @@ def _degradation(case: TriageCase) -> Iterator[Finding]:
     yield Finding(
         "tgs-degradation",
         evidence=(Evidence(f"{steps.file}:{steps.last_line}", text, speed.change_percent),),
-        explanation=f"Throughput fell ({speed.pattern}). {POINTS_AT[speed.pattern]}.",
+        explanation=f"Throughput fell ({speed.pattern}): {POINTS_AT[speed.pattern]}.",
         confidence=Confidence.LIKELY,
     )

@@ -11,10 +11,14 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from raydiag.cli import main
+from raydiag.render.driver_fault import driver_fault_report
 from raydiag.render.html import html_text
+from raydiag.render.probe import probe_report
 from raydiag.render.report import Report, Section
+from tests.explain import driver_fault_samples
 from tests.incidents.generate import generate
 from tests.incidents.job import Options
+from tests.render import cluster_samples
 from tests.render import test_html as samples
 
 pytestmark = pytest.mark.slow
@@ -26,6 +30,8 @@ _QUIET = (
     "--no-first-run",
 )
 _PHONE, _DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
+_EXAMPLES = Path(__file__).parents[2] / "examples"
+_PAGES = ("sick", "wide", "blocks", "probe", "triage", "compare", "driver-fault")
 _SERIOUS = ("serious", "critical")
 
 
@@ -44,7 +50,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A diagnosis of a sick host, one of 64 nodes, and a page with every kind of block."""
+    """A diagnosis of a sick host, one of 64 nodes, every kind of block, the other commands'."""
     if not (shutil.which("promtool") and shutil.which("prometheus")):
         pytest.skip("promtool and prometheus are not on PATH")
     out = tmp_path_factory.mktemp("reports")
@@ -57,13 +63,28 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         pages[name] = out / f"{name}.html"
         words = ["diagnose", *incident.arguments, "--format", "html", "-o", str(pages[name])]
         assert main(words) == 1
-    pages["blocks"] = out / "blocks.html"
-    every_block = Section("All", samples.EVERY_BLOCK)
-    pages["blocks"].write_text(html_text(Report([every_block]), "raydiag"), "utf-8")
+    for command, jobs in (("triage", ["oom-host"]), ("compare", ["rccl-hang", "straggler"])):
+        pages[command] = out / f"{command}.html"
+        words = [command, *(str(_EXAMPLES / job) for job in jobs)]
+        assert main([*words, "--format", "html", "-o", str(pages[command])]) == 1
+    for name, report in _made_reports().items():
+        pages[name] = out / f"{name}.html"
+        pages[name].write_text(html_text(report, f"raydiag {name}"), "utf-8")
+    assert set(pages) == set(_PAGES)
     return pages
 
 
-@pytest.mark.parametrize("name", ["sick", "wide", "blocks"])
+def _made_reports() -> dict[str, Report]:
+    """Those of commands that ask a cluster, of samples of one."""
+    investigation = driver_fault_samples.whole_cluster()
+    return {
+        "blocks": Report([Section("All", samples.EVERY_BLOCK)]),
+        "probe": probe_report(*cluster_samples.sick_cluster(), cluster_samples.CLUSTER, False),
+        "driver-fault": driver_fault_report(investigation, driver_fault_samples.NOW, False),
+    }
+
+
+@pytest.mark.parametrize("name", _PAGES)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("viewport", [_PHONE, _DESK], ids=["phone", "desk"])
 def test_in_chromium(

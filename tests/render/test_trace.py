@@ -43,8 +43,12 @@ def incident(tmp_path_factory: pytest.TempPathFactory) -> Incident:
 def trace(incident: Incident, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     path = tmp_path_factory.mktemp("trace") / "trace.json"
     assert main(["diagnose", *incident.arguments, "--format", "trace", "-o", str(path)]) == 1
-    parsed: dict[str, Any] = json.loads(path.read_text("ascii"))
+    parsed: dict[str, Any] = json.loads(path.read_text("ascii"), parse_constant=_no_number)
     return parsed
+
+
+def _no_number(constant: str) -> None:
+    raise AssertionError(f"{constant} is no JSON: viewers refuse the whole trace")
 
 
 def events_of(trace: dict[str, Any], phase: str) -> list[dict[str, Any]]:
@@ -61,6 +65,18 @@ def test_every_event_has_what_its_phase_needs(trace: dict[str, Any]) -> None:
         assert event.get("s", "g") in ("g", "p", "t")
     for event in events_of(trace, "C"):
         assert all(isinstance(value, float) for value in event["args"].values())
+
+
+def test_metadata_names_every_process_and_thread_once(trace: dict[str, Any]) -> None:
+    metadata = events_of(trace, "M")
+    assert {event["name"] for event in metadata} == {"process_name", "thread_name"}
+    assert all(set(event["args"]) == {"name"} and event["args"]["name"] for event in metadata)
+    processes = [event["pid"] for event in metadata if event["name"] == "process_name"]
+    assert sorted(processes) == sorted({event["pid"] for event in trace["traceEvents"]})
+    threads = [(event["pid"], event["tid"]) for event in metadata if event["name"] == "thread_name"]
+    assert len(threads) == len(set(threads))
+    placed = {(event["pid"], event["tid"]) for phase in "Xbei" for event in events_of(trace, phase)}
+    assert placed <= set(threads)
 
 
 def test_slices_of_a_thread_do_not_overlap(trace: dict[str, Any]) -> None:

@@ -231,8 +231,10 @@ class _Hang:
         busiest = known_values.median(list(map(attrgetter("busiest"), busy)))
         evidence = [
             self.report.evidence("gpu-power", f"{watts:.0f} W in the stall", watts),
-            self.report.evidence("gpu-utilisation", "busiest GPUs in the stall", busiest),
         ]
+        if busiest is not None:
+            text_of_busiest = f"busiest GPUs at {busiest:.0f} % in the stall"
+            evidence.append(self.report.evidence("gpu-utilisation", text_of_busiest, busiest))
         self._observe_hang(row, evidence, text)
         return f"{prefix}{text}."
 

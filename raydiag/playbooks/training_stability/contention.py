@@ -76,8 +76,16 @@ def _compare(
         report.row(row, False, f"{name}: as before", query=query)
         return
     worst = max(odd, key=lambda host: abs(slow[host] - before[host]))
-    text = f"{name}: {before[worst]:.4g} before, {slow[worst]:.4g} while slow on {worst}"
+    was, is_slow = (_in_words(name, value) for value in (before[worst], slow[worst]))
+    text = f"{name}: {was} before, {is_slow} while slow on {worst}"
     report.row(row, True, text, sorted(odd), slow[worst], query=query)
+
+
+def _in_words(name: str, value: float) -> str:
+    """Sizes in GB or MB."""
+    if name != "memory" and not name.endswith("_bytes"):
+        return f"{value:.4g}"
+    return f"{value / 1e9:.4g} GB" if value >= 1e9 else f"{value / 1e6:.4g} MB"
 
 
 def _changed(before: float, now: float, falls: bool = False) -> bool:
