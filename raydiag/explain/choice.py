@@ -25,7 +25,7 @@ from raydiag.catalog.failure_classes import FailureClass
 from raydiag.explain.chains import chains
 from raydiag.explain.job_case import JobCase
 from raydiag.explain.merge import merge, with_most_specific
-from raydiag.explain.weighing import Account, Reach, weigh
+from raydiag.explain.weighing import Account, Reach, spares_the_job, weigh
 from raydiag.model import Chain, Confidence, Finding, Observation, Severity
 from raydiag.playbooks.observations import RuledOut
 from raydiag.rules.grades import confirmed_if
@@ -311,8 +311,8 @@ def choose(candidates: Sequence[CauseChain], case: JobCase) -> Choice | None:
 def _may_be_verdict(chain: CauseChain, case: JobCase) -> bool:
     """Not what explains only notes; nor has what is beside the job, or spares it, ended it."""
     is_worth_it = any(map(is_problem, chain.observations))
-    spares_the_job = is_beside_the_job(chain.root) or _class_of(chain.root).spares_the_job
-    return is_worth_it and not (case.is_broken and spares_the_job)
+    is_spared = is_beside_the_job(chain.root) or spares_the_job(chain.root)
+    return is_worth_it and not (case.is_broken and is_spared)
 
 
 def _is_doubtful(chain: CauseChain) -> bool:

@@ -125,7 +125,22 @@ def is_later(cause: Observation, effect: Observation, reach: Reach) -> bool:
     return began > noticed + _Pair(cause, effect, reach).slack_s
 
 
+def spares_the_job(cause: Observation) -> bool:
+    """Whether no job fails or hangs for it; a rule may have seen that this one does reach it."""
+    is_spared = catalog.failure(cause.finding.failure_class).spares_the_job
+    return is_spared and not cause.facts.get("reaches_the_job")
+
+
 # ---- the questions
+
+
+def _does_it_reach_the_job(pair: _Pair) -> Reply | None:
+    """Of what usually spares the job: that it stopped then may still be chance."""
+    if not pair.causing.spares_the_job or not (pair.felt.hang or pair.felt.late_notice):
+        return None
+    if spares_the_job(pair.cause):
+        return Reply("no job stops for it")
+    return Reply("most jobs go on with it", -1)
 
 
 def _did_the_job_go_well_with_it(pair: _Pair) -> Reply | None:
@@ -244,6 +259,7 @@ def _who_else_saw_it(pair: _Pair) -> Reply | None:
 
 
 _QUESTIONS: tuple[Callable[[_Pair], Reply | None], ...] = (
+    _does_it_reach_the_job,
     _is_it_felt_there,
     _did_the_job_go_well_with_it,
     _did_it_come_first,

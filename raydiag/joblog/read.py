@@ -151,6 +151,8 @@ def _facts(
     since = int(min(steps.series.line[-2:])) if steps else 0
     unnamed = {task: host for task, host in hosts.items() if host not in names.values()}
     names = {**_address_of_failed(matches, learnt.exits.exits, unnamed, since), **names}
+    # Only where Ray names the nodes of others does a line without one tell that it is the driver's.
+    driver = hosts.get(0) if any(match.ip for match in matches) else None
     return JobFacts(
         resolved=resolved,
         files=_of_all(logs, "files"),
@@ -162,7 +164,7 @@ def _facts(
         restores=tuple(learnt.saves.restores),
         loads=_of_all(logs, "learnt.saves.loads"),
         kernel_lines=tuple(_kernel_lines(logs, hosts, header.nodelist)),
-        matches=tuple(_on_host(match, hosts, names) for match in matches),
+        matches=tuple(_on_host(match, hosts, names, driver) for match in matches),
         tracebacks=_of_all(logs, "learnt.matches.tracebacks"),
         exits=_of_all(logs, "learnt.exits.exits"),
         heartbeats=next(filter(None, (log.learnt.exits.heartbeats() for log in logs)), None),
@@ -243,15 +245,20 @@ def _address_of_failed(
     return {addresses.pop(): host for number, host in hosts.items() if number == task}
 
 
-def _on_host(match: Match, hosts: Mapping[int, str], addresses: Mapping[str, str]) -> Match:
+def _on_host(
+    match: Match, hosts: Mapping[int, str], addresses: Mapping[str, str], driver: str | None
+) -> Match:
     """With the host that its task runs on; an actor has at least its node's address.
 
-    The task before what Ray brought from another node is the driver's.
+    The task before what Ray brought from another node is the driver's. `driver`: the host of actors
+    without an address; None where that is not known.
     """
     if match.ip is not None:
         host = match.host or addresses.get(match.ip, match.ip)
         tasks = [task for task, host_of_task in hosts.items() if host_of_task == host]
         return replace(match, host=host, task=next(iter(tasks), None))
+    if match.host is None and match.task is None and match.actor and match.pid is not None:
+        return replace(match, host=driver)
     if match.host is not None or match.task is None:
         return match
     return replace(match, host=hosts.get(match.task))

@@ -9,7 +9,7 @@ from raydiag.triage.kernel_log import Witness, witnesses
 from raydiag.triage.loss import Divergence, divergence
 from raydiag.triage.phases import phase
 from raydiag.triage.stall import StallJudgement, pace
-from raydiag.triage.symptoms import Symptom, live, symptoms
+from raydiag.triage.symptoms import Symptom, ended_it_late, live, symptoms
 from raydiag.triage.verdict import JobStatus, Moment, Phase, TrainingProgress
 
 
@@ -58,12 +58,13 @@ class TriageOutcome:
 def examined(facts: JobFacts, moment: Moment, progress: TrainingProgress) -> TriageCase:
     """Everything that the rules look at, worked out once."""
     observed = symptoms(facts)
+    lived = [symptom for symptom in live(observed) if not symptom.failure.survivable]
     return TriageCase(
         facts=facts,
         moment=moment,
         progress=progress,
         symptoms=observed,
-        live=[symptom for symptom in live(observed) if not symptom.failure.survivable],
+        live=lived or ended_it_late(observed, facts, progress.step_time_s or 0.0),
         stall=pace(facts, progress, moment),
         divergence=divergence(facts.steps),
         phase=phase(facts, moment),

@@ -1,5 +1,6 @@
 """Symptoms and projections as findings: one per class, with its lines as evidence."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -249,6 +250,8 @@ def _without_symptom(case: TriageCase, outcome: TriageOutcome) -> Finding:
         place = f"{summary.file}:{summary.status_line or summary.line}"
         lines.append(Evidence(place, f"Status: {summary.status_text}"))
     finding = Finding(name, confidence=outcome.confidence, evidence=tuple(lines))
+    if name == "loss-divergence":
+        return replace(finding, onset=_time_of(case, case.divergence))
     if name != "hang":
         return finding
     finding = replace(finding, onset=case.progress.last_step_time)
@@ -309,12 +312,25 @@ def _of_series(case: TriageCase, outcome: TriageOutcome) -> Iterator[Finding]:
     if divergence is not None and outcome.primary != "loss-divergence":
         severity = None if divergence.lasting else Severity.INFO
         evidence = tuple(_divergence_line(case, divergence))
-        yield Finding("loss-divergence", severity=severity, evidence=evidence)
+        onset = _time_of(case, divergence)
+        yield Finding("loss-divergence", severity=severity, onset=onset, evidence=evidence)
     jumped = jump(case.facts.steps)
     if divergence is None and jumped is not None:
         evidence = tuple(_divergence_line(case, jumped))
         confidence = Confidence.LIKELY if jumped.lasting else Confidence.POSSIBLE
-        yield Finding("loss-divergence", evidence=evidence, confidence=confidence)
+        onset = _time_of(case, jumped)
+        yield Finding("loss-divergence", onset=onset, evidence=evidence, confidence=confidence)
+
+
+def _time_of(case: TriageCase, divergence: Divergence | None) -> float | None:
+    """When the step ended with which a loss diverged; None where its line has no time."""
+    steps = case.facts.steps
+    if divergence is None or steps is None:
+        return None
+    dated = zip(steps.series.line, steps.series.time, strict=True)
+    return next(
+        (time for line, time in dated if line == divergence.line and math.isfinite(time)), None
+    )
 
 
 def _divergence_line(case: TriageCase, divergence: Divergence | None) -> Iterator[Evidence]:

@@ -14,7 +14,7 @@ from typing import Any
 from raydiag import catalog
 from raydiag.catalog.failure_classes import FailureClass
 from raydiag.catalog.signatures import table
-from raydiag.joblog.facts import TERMINATED, JobFacts, Match, StageEvent, TaskExit
+from raydiag.joblog.facts import TERMINATED, JobFacts, LoggedSteps, Match, StageEvent, TaskExit
 from raydiag.joblog.numbers import whole_number
 from raydiag.model import Evidence
 from raydiag.triage.exits import all_terminated, failed_exits
@@ -23,6 +23,7 @@ from raydiag.triage.tables import TABLES
 
 ROOT, CONSEQUENCE, EITHER, HARMLESS = "root", "consequence", "either", "harmless"
 _FAILED_OR_TIMED_OUT, _TIMEOUT = "nccl-failed-or-timed-out", "nccl-timeout"  # a row, a class
+_ENDS_WITHIN_S = 60.0  # after its last word a job is gone
 SURVIVED_STEPS = 2  # so many steps after an error show that the job went on; one may be in flight
 
 _LOSS = re.compile(r"\bloss\b\W{0,4}\d", re.IGNORECASE)
@@ -119,6 +120,24 @@ def symptoms(facts: JobFacts) -> list[Symptom]:
 def live(symptoms: Iterable[Symptom]) -> list[Symptom]:
     """Those that the job did not get over."""
     return list(filterfalse(attrgetter("survived"), symptoms))
+
+
+def ended_it_late(symptoms: Iterable[Symptom], facts: JobFacts, step_s: float) -> list[Symptom]:
+    """Of errors that the job seems to have got over: those shortly before a failure.
+
+    What ends a job takes its time, and peers do steps until then.
+    """
+    steps, summary = facts.steps, facts.summary
+    if steps is None or summary is None or not summary.exit_code:
+        return []
+    return [symptom for symptom in symptoms if _is_shortly_before(symptom, steps, step_s)]
+
+
+def _is_shortly_before(symptom: Symptom, steps: LoggedSteps, step_s: float) -> bool:
+    if symptom.last_step is None or symptom.file != steps.file:
+        return False
+    went_on_s = (steps.last_step - symptom.last_step) * step_s
+    return symptom.failure.ends_hang and 0 <= went_on_s <= _ENDS_WITHIN_S
 
 
 def strong(symptoms: Iterable[Symptom]) -> list[Symptom]:

@@ -169,11 +169,16 @@ class Translation:
 
 
 def _joined(parts: Sequence[Series]) -> Series:
-    """One series of several that follow each other, as those of an exporter that has moved."""
+    """One series of several that are one host's: of an exporter that has moved, of two exporters.
+
+    Where both have a value the greater counts: of two that tell when they lived, the newer.
+    """
     if len(parts) == 1:
         return parts[0]
-    times, first = np.unique(np.concatenate([part.times for part in parts]), return_index=True)
-    values = np.concatenate([part.values for part in parts])[first]
+    every = np.concatenate([part.times for part in parts])
+    times, places = np.unique(every, return_inverse=True)
+    values = np.full(times.size, np.nan)
+    np.fmax.at(values, places, np.concatenate([part.values for part in parts]))
     return replace(parts[0], times=times, values=values)
 
 

@@ -293,3 +293,12 @@ def test_an_address_may_be_any_named_host() -> None:
     elsewhere = replace(seen("python-exception", "node9"), playbook=TRIAGE)
     told = judged(link, elsewhere, status="failed", primary="python-exception")
     assert told.verdict.failure_class == "python-exception"
+
+
+def test_a_driver_that_loses_its_gpus_as_steps_stop_is_the_likely_cause_of_a_hang() -> None:
+    lost = seen("gpu-driver-fault", "node2", 1010, facts={"reaches_the_job": 1.0})
+    told = hung(replace(lost, finding=replace(lost.finding, severity=Severity.CRITICAL)))
+    assert (told.verdict.failure_class, told.verdict.hosts) == ("gpu-driver-fault", ("node2",))
+    assert told.verdict.confidence is Confidence.LIKELY
+    spared = hung(seen("gpu-driver-fault", "node2", 1010))
+    assert spared.verdict.failure_class == "rccl-hang"

@@ -121,6 +121,21 @@ def test_power_between_gpus_of_one_node(spread: float, seen: bool) -> None:
     assert all(is_symptom(one) for one in outcome.observations)
 
 
+@pytest.mark.parametrize(("elsewhere", "is_odd"), [(20.0, True), (52.0, False)])
+def test_gpus_of_an_uneven_fleet_are_a_remark(elsewhere: float, is_odd: bool) -> None:
+    world = World()
+    for host in HOSTS:
+        spread = 60.0 if host == "n3" else elsewhere
+        world.set("gpu-power", ACTIVE_WATTS - spread / 2, 310, hosts=[host], metric="min")
+        world.set("gpu-power", ACTIVE_WATTS + spread / 2, 310, hosts=[host], metric="max")
+        for gpu, away in enumerate((-spread / 2, 0.0, 0.0, spread / 2)):
+            row = np.full(world.times.size, ACTIVE_WATTS + away)
+            world.put("gpu-power-fine", row, host=host, gpu=str(gpu))
+    outcome = world.judge(GPU)
+    assert classes(outcome) == {"gpu-power-outlier"}
+    assert classes(outcome, severe=True) == ({"gpu-power-outlier"} if is_odd else set())
+
+
 def test_a_dip_at_a_save_is_no_outlier() -> None:
     world = World()
     world.set("gpu-power", 300.0, 2010, 2400, ["n3"], "min")

@@ -134,6 +134,17 @@ def test_a_well_stack_has_no_symptom_and_is_seen() -> None:
     assert seen.complete and (seen.asked, seen.answered) == (3, 3)
 
 
+def test_a_server_that_does_not_answer_lacks_nothing() -> None:
+    made = stack()
+    window = Window(START, END, EVERY)
+    late = QueryResult(Query("alive", "alive", window), Status.TIMEOUT, "no answer in time")
+    made = replace(made, answers=Answers([late], made.context.discovery))
+    observations, report = judge(made)
+    assert observations == []
+    undecided = [row.row for row in report.rows if row.holds is None]
+    assert {"ray-metrics", "hosts-missing", "exporter-down", "gap"} <= set(undecided)
+
+
 def test_an_exporter_that_stops_while_ray_goes_on() -> None:
     made = stack(until("node2", 2000))
     one = only(made)

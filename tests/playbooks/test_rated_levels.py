@@ -66,10 +66,13 @@ def test_what_no_exporter_tells_is_undecided() -> None:
     assert [rows[row] for row in ("memory-clock", "pcie-speed", "memory-heat")] == [None] * 3
 
 
-@pytest.mark.parametrize(("used", "seen"), [(100.0, True), (99.0, False)])
-def test_inodes_that_run_out(used: float, seen: bool) -> None:
+@pytest.mark.parametrize(
+    ("before", "used", "seen"),
+    [(20.0, 100.0, True), (98.0, 100.0, True), (20.0, 99.0, False), (99.5, 100.0, False)],
+)
+def test_inodes_that_run_out(before: float, used: float, seen: bool) -> None:
     world = World()
-    row = np.clip(20.0 + (used - 20.0) * (world.times - T0 - 2000) / 1500, 20.0, used)
+    row = np.clip(before + (used - before) * (world.times - T0 - 2000) / 1500, before, used)
     world.put("parts", row, host="n2", __name__="hw_disk_inodes_used_pct")
     found = [o.finding for o in world.judge("training-stability").observations]
     assert [(one.failure_class, one.host) for one in found] == [("inode-exhausted", "n2")] * seen

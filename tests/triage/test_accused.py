@@ -70,3 +70,23 @@ def test_the_task_that_a_heartbeat_names(line: str, tmp_path: Path) -> None:
     facts = read.read(find.resolve(str(log)), make_selector, Classifier())
     finding = judge(facts, Moment(None, alive=False, source="--job-state")).diagnosis.findings[0]
     assert (finding.failure_class, finding.task, finding.host) == ("heartbeat-timeout", "2", "n3")
+
+
+@pytest.mark.parametrize(
+    ("writer", "peer", "host"),
+    [
+        ("(TrainWorker pid=7) ", "(TrainWorker pid=9, ip=10.0.0.3) ", "n1"),
+        ("(TrainWorker pid=7) ", "(TrainWorker pid=9) ", None),  # another format may leave it out
+        ("(TrainWorker pid=7, ip=10.0.0.2) ", "(TrainWorker pid=9) ", "10.0.0.2"),
+    ],
+)
+def test_an_actor_without_an_address_is_on_the_drivers_node(
+    writer: str, peer: str, host: Optional[str], tmp_path: Path
+) -> None:
+    log = tmp_path / "41-demo.log"
+    failed = [f"{writer}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.91 GiB."]
+    missed = [f"{peer}ncclRemoteError: A call failed possibly due to a remote process exiting"]
+    log.write_text("".join(f"{text}\n" for text in [*_HEADER, *_STEPS, *failed, *missed]))
+    facts = read.read(find.resolve(str(log)), make_selector, Classifier())
+    finding = judge(facts, Moment(None, alive=False, source="--job-state")).diagnosis.findings[0]
+    assert (finding.failure_class, finding.host) == ("oom-gpu", host)

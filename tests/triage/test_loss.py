@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import random
 import re
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from raydiag.joblog import find, read
+from raydiag.triage import judge
 from raydiag.triage.loss import jump
+from raydiag.triage.signatures import Classifier, make_selector
+from raydiag.triage.verdict import Moment
 from tests.joblog.joblogs import facts_of
 
 FALLS = [8.0 * 0.97**step + 2.0 for step in range(200)]
@@ -122,3 +127,18 @@ def test_what_every_training_does_is_no_jump(
 
 def test_without_steps_nothing_jumps() -> None:
     assert jump(None) is None
+
+
+@pytest.mark.parametrize("diverged", ["nan", "9.5000"])
+def test_a_loss_that_diverges_is_dated_by_its_step(diverged: str, tmp_path: Path) -> None:
+    lines = ["JOB_ID: 41"]
+    for step in range(240):
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(1_700_000_000 + 10 * step))
+        loss = f"{FALLS[step]:.4f}" if step < len(FALLS) else diverged
+        lines.append(f"[titan] {at},000 - root - INFO - step: {step}  loss: {loss}  tps: 900")
+    path = tmp_path / "41-demo.log"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    facts = read.read(find.resolve(str(path)), make_selector, Classifier())
+    told = judge(facts, Moment(None, alive=False, source="--job-state")).diagnosis.findings
+    (found,) = [finding for finding in told if finding.failure_class == "loss-divergence"]
+    assert found.onset == 1_700_000_000 + 10 * len(FALLS)

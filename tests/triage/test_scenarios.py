@@ -416,6 +416,26 @@ CASCADES = [
         rule="the earliest hard error",
     ),
     Row(
+        "a heartbeat timeout that ends the job while peers finish their steps",
+        header()
+        + steps(0, 20)
+        + ["0: UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):"]
+        + steps(21, 23)
+        + summary("FAILED", 1),
+        "failed",
+        "heartbeat-timeout",
+    ),
+    Row(
+        "a heartbeat timeout long before the end",
+        header()
+        + steps(0, 20)
+        + ["0: UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):"]
+        + steps(21, 119)
+        + summary("FAILED", 1),
+        "failed",
+        "stage-fail",
+    ),
+    Row(
         "an error that training got over",
         header()
         + steps(0, 20)

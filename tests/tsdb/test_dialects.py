@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 
 from raydiag.catalog.series import Dialect, dialects
 from raydiag.model import Status
+from raydiag.tsdb import dialects as dialects_module
 from raydiag.tsdb.client import Client, Metadata
 from raydiag.tsdb.dialects import TranslatingClient
 from raydiag.tsdb.rewriting import selector
@@ -212,6 +214,14 @@ def test_an_exporter_that_has_moved_stays_one_series(monkeypatch: pytest.MonkeyP
     assert series.labels == {"host": "n1"} and series.times.tolist() == [1.0, 2.0]
 
 
+def test_of_two_exporters_of_a_host_the_one_that_lives_tells_so() -> None:
+    stopped = Series.of({"host": "n1"}, [1.0, 2.0, 3.0], [10.0, 10.0, np.nan])
+    alive = Series.of({"host": "n1"}, [2.0, 3.0, 4.0], [20.0, 30.0, 40.0])
+    joined = dialects_module._joined([stopped, alive])
+    assert joined.times.tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert joined.values.tolist() == [10.0, 20.0, 30.0, 40.0]
+
+
 def test_raw_samples_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
     server = cluster(monkeypatch, own(3))
     server.answers = [dcgm(1, "DCGM_FI_DEV_FB_USED"), own(3)]
@@ -272,6 +282,19 @@ def test_what_is_used_and_what_is_lacking(monkeypatch: pytest.MonkeyPatch) -> No
     assert (gpus.name, hosts.name) == ("dcgm", "node")
     assert gpus.used["hw_gpu_power_watts"] == "DCGM_FI_DEV_POWER_USAGE"
     assert "hw_gpu_ras_umc_ue_total" in gpus.lacking and "hw_oom_kills_total" in hosts.lacking
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["node_infiniband_np_cnp_packets_sent_total"], "np_cnp"),
+        (["node_infiniband_rp_cnp_packets_handled_total"], "rp_cnp"),
+    ],
+)
+def test_congestion_is_seen_from_either_end(names: list[str], expected: str) -> None:
+    node = next(dialect for dialect in dialects() if dialect.name == "node")
+    series = next(row for row in node.series if row.metric == "hw_rdma_rx_cnp_pkts_total")
+    assert [expected in part for part in series.answerable(names)] == [True]
 
 
 @pytest.mark.parametrize("dialect", dialects(), ids=lambda dialect: dialect.markers[0])

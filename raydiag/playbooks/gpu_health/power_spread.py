@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from raydiag.playbooks.gpu_health.single_gpus import OUTSIDE_STEADY
-from raydiag.playbooks.report_writer import Period, ReportWriter
+from raydiag.playbooks.report_writer import Period, ReportWriter, remark_unless
 from raydiag.timeline import known_values
 from raydiag.timeline.answers import ResultTable
 from raydiag.timeline.deviations import TO_SIGMA, departure
@@ -17,6 +17,7 @@ SPREAD_WATTS = 50.0
 SMOOTH_S = 300.0  # over which power is averaged before GPUs are compared
 _CERTAIN = 5.0  # standard deviations of a mean
 _MOVED_WATTS = 30.0  # from a GPU's own level: it changed
+_ODD = 1.5  # times the widest gap on the other hosts: GPUs of one fleet differ alike
 _KNOWN = 0.8  # of the samples that an average must have
 
 
@@ -27,6 +28,7 @@ class _Outlier:
     spread: float  # W, widest gap of averages between GPUs
     gpu: int | None
     since: float
+    moved: bool  # it once drew as the others did
 
 
 def spreads(steady: ResultTable) -> dict[str, float]:
@@ -60,9 +62,11 @@ def judge_power_spread(timeline: RunTimeline, report: ReportWriter) -> None:
         return
     any_odd = False
     if timeline.trained is not None:
-        for host, bound in spreads(timeline.steady("gpu-power")).items():
+        bounds = spreads(timeline.steady("gpu-power"))
+        for host, bound in bounds.items():
             if bound > SPREAD_WATTS:
-                any_odd |= _judge_host(timeline, report, host, bound)
+                others = [bounds[other] for other in bounds if other != host]
+                any_odd |= _judge_host(timeline, report, host, bound, known_values.median(others))
     if not any_odd:
         text = f"no node's GPUs differ by more than {SPREAD_WATTS:.0f} W"
         if timeline.trained is None:
@@ -71,7 +75,10 @@ def judge_power_spread(timeline: RunTimeline, report: ReportWriter) -> None:
         report.row("power-spread", holds, text)
 
 
-def _judge_host(timeline: RunTimeline, report: ReportWriter, host: str, bound: float) -> bool:
+def _judge_host(
+    timeline: RunTimeline, report: ReportWriter, host: str, bound: float, usual: float | None
+) -> bool:
+    """`usual`: the widest gap on the other hosts, W; None without others."""
     fine = timeline.steady("gpu-power-fine").pick(hosts=[host])
     if len(fine) < 2:
         text = "at most, by extremes of single moments; not measured GPU by GPU"
@@ -81,9 +88,12 @@ def _judge_host(timeline: RunTimeline, report: ReportWriter, host: str, bound: f
     if outlier is None or outlier.spread <= SPREAD_WATTS:
         return False
     spread, minutes = outlier.spread, SMOOTH_S / 60
+    is_odd = outlier.moved or spread > _ODD * (usual or 0.0)
+    text = f"{spread:.0f} W between GPUs of one node over {minutes:.0f} minutes"
     report.finding(
         "power-spread",
-        f"{spread:.0f} W between GPUs of one node over {minutes:.0f} minutes",
+        text if is_odd else f"{text}, about as on the other hosts",
+        severity=remark_unless(is_odd),
         host=host,
         value=spread,
         period=Period(outlier.since, uncertainty_s=fine.step_s),
@@ -105,23 +115,23 @@ def _outlier(timeline: RunTimeline, fine: ResultTable, host: str) -> _Outlier | 
     widest = int(np.argmax(gaps))
     odd = int(np.argmax(np.abs(means[:, widest])))
     furthest = float(means[odd, widest])
-    if not _is_beyond_chance(away, means, odd, furthest, width):
-        return None
-    time = float(fine.times[min(int(complete[widest]), fine.times.size - 1)])
-    since = _since(timeline, host, odd, time, int(np.sign(furthest)))
-    return _Outlier(float(gaps[widest]), fine.subjects[odd].gpu, min(since, time))
-
-
-def _is_beyond_chance(away: Floats, means: Floats, odd: int, furthest: float, width: int) -> bool:
-    chance = max(
-        float(np.median(list(map(_scatter, away)))) / math.sqrt(width),
-        float(np.median(list(map(_wander, means)))),
-    )
     levels = np.median(means, axis=1)
     moved = abs(furthest - float(levels[odd])) > _MOVED_WATTS
     # No two GPUs are alike: a gap that is usually less, and widens as power drifts, is nothing.
     apart = float(np.ptp(levels)) > SPREAD_WATTS
-    return abs(furthest) > _CERTAIN * chance and (moved or apart)
+    if not (moved or apart) or abs(furthest) <= _CERTAIN * _chance(away, means, width):
+        return None
+    time = float(fine.times[min(int(complete[widest]), fine.times.size - 1)])
+    since = _since(timeline, host, odd, time, int(np.sign(furthest)))
+    return _Outlier(float(gaps[widest]), fine.subjects[odd].gpu, min(since, time), moved)
+
+
+def _chance(away: Floats, means: Floats, width: int) -> float:
+    """Standard deviation of an average of so many samples, W."""
+    return max(
+        float(np.median(list(map(_scatter, away)))) / math.sqrt(width),
+        float(np.median(list(map(_wander, means)))),
+    )
 
 
 def _since(timeline: RunTimeline, host: str, odd: int, time: float, sign: int) -> float:

@@ -5,11 +5,12 @@ that an uncorrectable error above zero always counts.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from raydiag import catalog
 from raydiag.model import Confidence, Severity
 from raydiag.playbooks.node_deaths import judge_node_deaths
 from raydiag.playbooks.node_failure.driver import DriverSigns, driver_signs, has_power_gaps
@@ -61,7 +62,9 @@ def judge_driver(timeline: RunTimeline, report: ReportWriter) -> None:
         if signs.most_errors > 0 and (signs.few or signs.grew_at is not None):
             in_log = [f"{signs.most_errors:.0f} GPU errors in its kernel log"]
         outside_log = list(signs.exporter.values())
-        if in_log or len(outside_log) > 1 or (outside_log and signs.most_errors > 0):
+        if signs.has_lost_gpus:
+            _report_lost_gpus(report, signs, in_log)
+        elif in_log or len(outside_log) > 1 or (outside_log and signs.most_errors > 0):
             confirmed = bool(in_log and outside_log)
             _report_driver_fault(report, signs, [*in_log, *outside_log], confirmed)
     if counted and not any(signs.most_errors > 0 for signs in counted):
@@ -82,6 +85,24 @@ def _report_driver_fault(
         confidence=Confidence.CONFIRMED if several else Confidence.POSSIBLE,
         severity=Severity.WARNING if growing or several else Severity.INFO,
         explanation="A degradation that does not end a job by itself.",
+    )
+
+
+def _report_lost_gpus(report: ReportWriter, signs: DriverSigns, in_log: Sequence[str]) -> None:
+    """A driver that gives no answer about any GPU of a host: what computes there may wait too."""
+    blocked = [] if signs.blocked is None else [f"{signs.blocked:.0f} tasks are blocked since"]
+    texts = ["none of its GPUs can be read any more", *blocked, *in_log]
+    onset = signs.lost_at
+    report.finding(
+        "driver",
+        "; ".join(texts),
+        evidence=[report.evidence("driver", text, None, onset) for text in texts],
+        host=signs.host,
+        period=Period(onset, uncertainty_s=signs.step_s),
+        confidence=Confidence.CONFIRMED if blocked and signs.grew_at else Confidence.LIKELY,
+        severity=Severity.CRITICAL,
+        explanation=catalog.variant("gpu-driver-fault", "lost-gpus")["explanation"],
+        facts={"reaches_the_job": 1.0},
     )
 
 

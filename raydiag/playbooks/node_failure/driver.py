@@ -7,15 +7,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from raydiag.model import Window
 from raydiag.timeline import known_values
-from raydiag.timeline.answers import ResultTable
-from raydiag.timeline.queries import DMESG, POWER, SCRAPE
+from raydiag.timeline.answers import EXPORTER, ResultTable
+from raydiag.timeline.queries import BLOCKED, DMESG, IO_FULL, POWER, SCRAPE, short_s
 from raydiag.timeline.run_timeline import RunTimeline
 from raydiag.tsdb.series import Floats
 
 _TIMED_OUT_S, _GOOD_S = 11.5, 3.0  # duration of an exporter's cycle
 _SWINGS = 3  # between good and timed-out cycles
 _POWER_GAPS = 3
+_LOST_S, _LOST_SAMPLES = 120.0, 5.0  # without a sample of any GPU
+_BLOCKED, _WAITING_PERCENT = 3.0, 20.0  # tasks more than before; I/O pressure that explains them
 _FEW_HOSTS = 8  # one of so many with old errors is worth a look
 
 
@@ -35,6 +38,13 @@ class DriverSigns:
     others_still: int = 0  # other hosts whose count did not rise
     few_rise: bool = False  # hardly any other host's count rose
     exporter: Mapping[str, str] = field(default_factory=dict)  # query -> what it shows
+    lost_at: float | None = None  # all its GPUs stopped to be measured, for good; it lives
+    blocked: float | None = None  # tasks that are blocked since, where they are more than before
+
+    @property
+    def has_lost_gpus(self) -> bool:
+        """Its GPUs can no longer be read, and that is no fault of the exporter alone."""
+        return self.lost_at is not None and (self.blocked is not None or bool(self.grew_at))
 
     @property
     def is_only_here(self) -> bool:
@@ -63,6 +73,8 @@ def driver_signs(timeline: RunTimeline) -> list[DriverSigns]:
     signs = []
     for host in timeline.context.hosts:
         exporter = dict(_exporter_signs(timeline, host))
+        lost_at = lost_gpus_at(timeline, host)
+        blocked = _newly_blocked(timeline, host, lost_at)
         row = kernel_logs.get(host)
         is_measured = row is not None or table.row(host, SCRAPE) is not None
         if row is not None and known_values.known(row).size:
@@ -78,11 +90,15 @@ def driver_signs(timeline: RunTimeline) -> list[DriverSigns]:
                     others_still=len(kernel_logs.keys() - {host, *rising}),
                     few_rise=len(rising) <= most,
                     exporter=exporter,
+                    lost_at=lost_at,
+                    blocked=blocked,
                     **_first_above_zero(table, row),
                 )
             )
-        elif is_measured or exporter:
-            signs.append(DriverSigns(host, table.step_s, exporter=exporter))
+        elif is_measured or exporter or lost_at is not None:
+            signs.append(
+                DriverSigns(host, table.step_s, exporter=exporter, lost_at=lost_at, blocked=blocked)
+            )
     return signs
 
 
@@ -102,6 +118,37 @@ def _exporter_signs(timeline: RunTimeline, host: str) -> list[tuple[str, str]]:
     if has_power_gaps(timeline.table("gpu-count"), host):
         signs.append((POWER, "its power series has gaps"))
     return signs
+
+
+def lost_gpus_at(timeline: RunTimeline, host: str) -> float | None:
+    """When the GPUs of a host that lives stopped to be measured for good, and others' did not."""
+    table = timeline.table("gpu-count")
+    ends = {subject.host: _last_sample(table, row) for subject, row in table}
+    last, newest = ends.get(host), max(filter(None, ends.values()), default=None)
+    lived_to = timeline.answers.last_seen(host).get(EXPORTER)
+    if last is None or newest is None or lived_to is None or host in timeline.dead_hosts:
+        return None
+    patience = max(_LOST_S, _LOST_SAMPLES * table.step_s)
+    is_lost = min(newest, lived_to) - last > patience
+    # The count looks back for a few scrapes, and so goes on for as long.
+    return last + table.step_s - short_s(timeline.context) if is_lost else None
+
+
+def _last_sample(table: ResultTable, row: Floats) -> float | None:
+    place = known_values.last_true(~np.isnan(row))
+    return float(table.times[place]) if place >= 0 else None
+
+
+def _newly_blocked(timeline: RunTimeline, host: str, since: float | None) -> float | None:
+    """How many tasks are blocked since then, where that is more than before, not for storage."""
+    if since is None:
+        return None
+    blocked, window = timeline.table("tasks").pick(BLOCKED), timeline.window
+    until, after = Window(window.start, since), Window(since, window.end)
+    now = blocked.medians(after).get(host, 0.0)
+    waits = timeline.table("storage").pick(IO_FULL).medians(after).get(host, 0.0)
+    more = now - blocked.medians(until).get(host, 0.0)
+    return now if more >= _BLOCKED and waits < _WAITING_PERCENT else None
 
 
 def _highest(row: Floats) -> float:

@@ -13,10 +13,13 @@ from raydiag.timeline.queries import SCRAPE
 from raydiag.timeline.steps import MetricSteps
 from raydiag.tsdb.discovery_types import Target, is_address
 from raydiag.tsdb.stack_logs import StackLine, StackLogs
+from raydiag.tsdb.unread import unanswered
 
 ID = "observability"
 
 _MAX_EVIDENCE = 4
+# Rows that are judged by when samples came.
+_BY_SAMPLES = ("gap", "exporter-down", "ray-metrics", "hosts-missing")
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,9 @@ class Stack:
                 reasons["bridge-gap"] = "no tb_* was ever there"
             if not ray:
                 reasons["ray-metrics"] = "no ray_node_* was ever there"
+        if any(unread.source == ALIVE for unread in unanswered(self.answers)):
+            # No answer is no sign that nothing was there.
+            reasons |= dict.fromkeys(_BY_SAMPLES, "when samples came was not answered")
         if not len(self.answers.table("cycle-age")):
             reasons["clock-skew"] = "no series tells the time of a node's own clock"
         if not hw and not self._exporters and not self.logs.lines:

@@ -31,7 +31,8 @@ from raydiag.tsdb.series import Floats, Query
 STALL_PERCENT = 20.0  # I/O pressure, "full": all tasks that could run wait for storage
 _BRIEF_PERCENT = 50.0  # the same where it does not last, but comes again
 _STALL_BLOCKED = 3.0
-_FULL_PERCENT, _FILLED = 99.9, 3.0  # of a disk: nothing can be written, after it grew by so much
+_FULL_PERCENT, _FILLED = 99.9, 1.0  # of a disk: nothing can be written, after it grew by so much
+_EARLY = 0.3  # of what it grew by: it had only begun to
 _NAMED = 8
 _FEW_SAVES = 2  # usual ones before, and slow ones after
 _SLOW_SAVE, _SLOW_SAVE_S = 3.0, 60.0  # times the usual save, and by so much
@@ -92,9 +93,10 @@ def _judge_stalled_save(
     timeline: RunTimeline, report: ReportWriter, saves: Sequence[Window], lengths: Floats
 ) -> None:
     """One save that took far longer than the others, while hosts waited for storage."""
-    if lengths.size <= _FEW_SAVES:
+    if lengths.size < _FEW_SAVES:
         return
-    number, usual = int(np.argmax(lengths)), float(np.median(lengths))
+    number = int(np.argmax(lengths))
+    usual = float(np.median(np.delete(lengths, number)))
     save, length = saves[number], float(lengths[number])
     if length < max(_SLOW_SAVE * usual, usual + _STALLED_SAVE_S):
         return
@@ -173,7 +175,7 @@ def _filled(table: ResultTable) -> Iterator[tuple[str, tuple[Span, float]]]:
         lowest = float(np.nanmin(row[before]))
         if not (spans[0].sustained or spans[0].open) or lowest > _FULL_PERCENT - _FILLED:
             continue
-        near_lowest = before & (row <= lowest + 1.0)
+        near_lowest = before & (row <= lowest + min(1.0, _EARLY * (_FULL_PERCENT - lowest)))
         yield subject.host, (spans[-1], float(table.times[near_lowest][-1]))
 
 
