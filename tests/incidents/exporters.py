@@ -9,6 +9,7 @@ import numpy as np
 from tests.incidents.job import Job
 from tests.incidents.signals import Floats, Series, Signals
 
+_XID = "DCGM_FI_DEV_XID_ERRORS"  # the number of another fault stands in for a counter
 _GPU = {
     "dcgm": {
         "hw_gpu_power_watts": ("DCGM_FI_DEV_POWER_USAGE", 1.0),
@@ -19,7 +20,7 @@ _GPU = {
         "hw_gpu_ras_umc_ue_total": ("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", 1.0),
         "hw_gpu_ras_umc_ce_total": ("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", 1.0),
         "hw_gpu_pcie_correctable_total": ("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", 1.0),
-        "hw_gpu_ras_gfx_ue_total": ("DCGM_FI_DEV_XID_ERRORS", 79.0),
+        "hw_gpu_ras_gfx_ue_total": (_XID, 79.0),
     },
     "amd": {
         "hw_gpu_power_watts": ("gpu_package_power", 1.0),
@@ -32,6 +33,12 @@ _GPU = {
         "hw_gpu_ras_umc_ce_total": ("gpu_ecc_correct_umc", 1.0),
         "hw_gpu_ras_xgmi_ue_total": ("gpu_ecc_uncorrect_xgmi_wafl", 1.0),
         "hw_gpu_ras_gfx_ue_total": ("gpu_ecc_uncorrect_gfx", 1.0),
+        "hw_gpu_ras_xgmi_ce_total": ("gpu_ecc_correct_xgmi_wafl", 1.0),
+        "hw_gpu_ras_gfx_ce_total": ("gpu_ecc_correct_gfx", 1.0),
+        "hw_gpu_ras_mmhub_ue_total": ("gpu_ecc_uncorrect_mmhub", 1.0),
+        "hw_gpu_ras_mmhub_ce_total": ("gpu_ecc_correct_mmhub", 1.0),
+        "hw_gpu_ras_sdma_ue_total": ("gpu_ecc_uncorrect_sdma", 1.0),
+        "hw_gpu_ras_sdma_ce_total": ("gpu_ecc_correct_sdma", 1.0),
     },
 }
 _PRESSURE = {
@@ -56,8 +63,17 @@ _NODE = {
     "hw_rdma_tx_retx_pkts_total": "node_infiniband_packet_sequence_errors_total",
     "hw_rdma_tx_ack_timeout_total": "node_infiniband_local_ack_timeout_errors_total",
     "hw_rdma_rx_cnp_pkts_total": "node_infiniband_rp_cnp_packets_handled_total",
+    "hw_tcp_estab_resets_total": "node_netstat_Tcp_EstabResets",
+    "hw_net_rx_bytes_total": "node_network_receive_bytes_total",
+    "hw_net_tx_bytes_total": "node_network_transmit_bytes_total",
     "hw_rdma_req_rx_cqe_err_total": "node_infiniband_req_cqes_errors_total",
 }
+
+
+def offered(gpu_dialect: str) -> frozenset[str]:
+    """Our metrics that `translate` keeps in another name, beside Ray's."""
+    of_gpus = (ours for ours, (theirs, _) in _GPU[gpu_dialect].items() if theirs != _XID)
+    return frozenset((*of_gpus, *_NODE, *_PRESSURE, "hw_rdma_port_state"))
 
 
 def translate(job: Job, signals: Signals, gpu_dialect: str) -> None:

@@ -52,8 +52,7 @@ def judge_loss(timeline: RunTimeline, report: ReportWriter) -> None:
     if series is None:
         report.row("loss", None, f"{LOSS}: metric absent")
         return
-    infinite = series.times[np.isinf(series.values)]
-    broken = np.sort(np.concatenate([series.nan_times, infinite]))
+    broken = _broken_at(series)
     if broken.size:
         _report_broken_loss(timeline, report, broken)
         return
@@ -85,18 +84,26 @@ def _report_broken_loss(timeline: RunTimeline, report: ReportWriter, broken: Flo
     )
 
 
+def _broken_at(series: Series) -> Floats:
+    """When it was NaN or infinite."""
+    infinite = series.times[np.isinf(series.values)]
+    return np.sort(np.concatenate([series.nan_times, infinite]))
+
+
 def _explosion(timeline: RunTimeline) -> _Explosion | None:
     """The first one, of raw or of clipped gradients."""
     return min(_explosions(timeline), key=lambda explosion: explosion.time, default=None)
 
 
 def _explosions(timeline: RunTimeline) -> Iterator[_Explosion]:
-    nan = float("nan")
+    nan, loss = float("nan"), timeline.training.series(LOSS)
+    # Of a loss that is broken the gradients are NaN too, and that explains nothing.
+    broken = np.inf if loss is None else min(_broken_at(loss), default=np.inf)
     for metric in (RAW_GRAD, GRAD):
         series = timeline.training.series(metric)
         if series is None:
             continue
-        if series.nan_times.size:
+        if series.nan_times.size and series.nan_times[0] < broken:
             yield _Explosion(float(series.nan_times[0]), nan, nan)
         rise = first_rise(series, _GRAD_FACTOR, hold=2)
         if rise is not None:
