@@ -59,7 +59,12 @@ class AlertServer(ThreadingHTTPServer):
             if len(self._open) >= _MOST_CONNECTIONS:
                 _cut(self._open.popitem(last=False)[0])
             self._open[request] = None
-        super().process_request(request, client_address)
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no more threads: he may come again
+            self.has_spoken(request)
+            self._room.release()
+            self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer it within the limit: then the connection is cut."""
@@ -118,6 +123,7 @@ class _Webhook(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """The text of an answer."""
+        self.server.has_spoken(self.connection)
         place, _, fingerprint = self.path.rpartition("/")
         stranger = self._stranger()
         if stranger is not None:

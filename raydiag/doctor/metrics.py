@@ -7,6 +7,7 @@ from raydiag.doctor.set_up import CheckResult, CheckStatus, ScrapeTarget, SetUp,
 from raydiag.model import NodeReport
 
 _AREA = "metrics"
+EXPORTER_PORT = 9400
 _LONGEST_INTERVAL_S = 30.0  # beyond it a hang and the saves around it cannot be told apart
 _EXPORTERS = (
     "exporter-down",
@@ -92,7 +93,7 @@ def _exporters(set_up: SetUp) -> CheckResult:
             "exporters", _AREA, CheckStatus.PROBLEM, "Metrics exporters of nodes are unhealthy",
             hosts_of(unhealthy), texts_of(unhealthy), "see `raydiag exporter status` on the node",
         )  # fmt: skip
-    scraped = {_host_of(target) for target in set_up.prometheus.targets if target.health == "up"}
+    scraped = {_host_of(target) for target in set_up.prometheus.targets if _is_exporter(target)}
     without = []
     for report in set_up.answered:
         # One that listens on the node's own address does not answer a probe, which asks loopback.
@@ -100,10 +101,15 @@ def _exporters(set_up: SetUp) -> CheckResult:
         if not is_scraped and not _has_exporter(report):
             without.append(report.node.host)
     if without:
-        title = "Nodes without a metrics exporter on port 9400"
+        title = f"Nodes without a metrics exporter on port {EXPORTER_PORT}"
         fix = "run `raydiag exporter run` there (deploy has what starts it)"
         return CheckResult("exporters", _AREA, CheckStatus.ADVICE, title, tuple(without), fix=fix)
     return CheckResult("exporters", _AREA, CheckStatus.OK, "Metrics exporters serve fresh values")
+
+
+def _is_exporter(target: ScrapeTarget) -> bool:
+    """Ray serves metrics of its own, on other ports."""
+    return target.health == "up" and f":{EXPORTER_PORT}/" in target.address
 
 
 def _host_of(target: ScrapeTarget) -> str:

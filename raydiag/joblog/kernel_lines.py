@@ -19,9 +19,10 @@ FORMS = (
     LineForm(rb":\d\d,\d{6}[+-]\d\d:?\d\d ", (b":,+", b":,-")),
 )
 ANCHORS = (b"kernel: ", b"kern  :", b",-;")
-_DATE = r"(?:[A-Z][a-z]{2} [ \d]\d|\d{4}-\d\d-\d\d)[T ]\d\d:\d\d:\d\d\S{0,16} "
+_DATE = r"(?:[A-Z][a-z]{2} [ \d]\d|\d{4}-\d\d-\d\d)[T ]\d\d:\d\d:\d\d[^\s,]{0,16} "
+_LEVEL = r"(?:DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL|TRACE) "  # of a logger "kernel"
 _BEGINS = re.compile(
-    rf"(?:^|(?<=[\s:|>]))(?:{_DATE}(?:(?P<host>[A-Za-z0-9][\w.-]{{0,62}}) )?kernel: "
+    rf"(?:^|(?<=[\s:|>]))(?:{_DATE}(?:(?!{_LEVEL})(?P<host>[A-Za-z0-9][\w.-]{{0,62}}) )?kernel: "
     r"|(?:kern {1,2}:\w{3,6} {0,3}: ?)?"
     r"(?:\[ {0,8}\d{1,9}\.\d{6}\] ?|\[\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\] )\S"
     r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{6}[+-]\d\d:?\d\d \S)"

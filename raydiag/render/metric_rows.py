@@ -1,5 +1,6 @@
 """The rows of the playbooks that hold: a table for documents, a list for a terminal."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 
 from raydiag.explain.job import ExaminedJob, ticket
@@ -65,10 +66,16 @@ def _places(rows: Sequence[ReportRow]) -> str:
 def _values(rows: Sequence[ReportRow]) -> str:
     """The value, or the smallest and the largest; nothing where the words have it."""
     values = sorted(row.value for row in rows if row.value is not None)
-    if not values or any(map(rows[0].interpretation.count, _roundings(values[0]))):
+    if not values or _has_number(rows[0].interpretation, _roundings(values[0])):
         return ""
     ends = (quantity(value, rows[0].unit, _DIGITS) for value in (values[0], values[-1]))
     return " to ".join(dict.fromkeys(ends))
+
+
+def _has_number(text: str, numbers: Sequence[str]) -> bool:
+    """Whether one of them stands in a text as a number of its own."""
+    any_of_them = "|".join(map(re.escape, numbers))
+    return re.search(rf"(?<![\d.])(?:{any_of_them})(?!\d|\.\d)", text) is not None
 
 
 def _roundings(value: float) -> tuple[str, ...]:

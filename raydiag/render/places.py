@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass
-from functools import cached_property
 
 from raydiag.model import Evidence
 from raydiag.triage.verdict import Verdict
@@ -18,20 +17,16 @@ class JobPlaces:
     verdict: Verdict
 
     def short(self, source: str) -> str:
-        """The source of a piece of evidence, or a text that names one, without its directories."""
-        for path, name in self._names:
-            source = source.replace(path, name)
-        return source
+        """The source of a piece of evidence, or a text that begins with one, without directories.
+
+        What a line says stays as it is, whatever a job's files are called.
+        """
+        log, directory = self.verdict.log, self.verdict.resolved.job_dir
+        if log and (source == log or source.startswith(f"{log}:")):
+            return f"{LOG}{source[len(log) :]}"
+        return source.removeprefix(f"{directory.rstrip('/')}/") if directory else source
 
     @staticmethod
     def is_of_log(evidence: Evidence) -> bool:
         """Whether it is a line of a file, which context may surround."""
         return _LINE_OF_FILE.fullmatch(evidence.source) is not None
-
-    @cached_property
-    def _names(self) -> list[tuple[str, str]]:
-        directory = self.verdict.resolved.job_dir
-        names = [(self.verdict.log, LOG)] if self.verdict.log else []
-        if directory:
-            names.append((directory.rstrip("/") + "/", ""))
-        return names

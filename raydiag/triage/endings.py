@@ -21,7 +21,10 @@ from raydiag.triage.wording import first_known, known
 
 # In exceptions that a signal raises in a process that is asked to stop.
 _STOP_REQUESTS = ("KeyboardInterrupt", "SignalException", "SIGTERM", "SIGINT", "signal: Terminated")
-_KILLED = re.compile(r"\b[Kk]illed\b|\bSIG[A-Z]{3,4}\b|signal \d|exit code 1[23]\d|-9\b").search
+_KILLED = re.compile(
+    r"\b[Kk]illed\b|died unexpectedly|\bcrash|SYSTEM_ERROR"
+    r"|\bSIG[A-Z]{3,4}\b|signal \d|exit code 1[23]\d|-9\b"
+).search
 _NOT_FINITE = re.compile(r"\b(?:nan|inf|infinite|(?:non-?|not )finite)\b", re.IGNORECASE)
 
 

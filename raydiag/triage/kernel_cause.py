@@ -6,8 +6,10 @@ from raydiag.model import Confidence
 from raydiag.triage import kernel_log
 from raydiag.triage.decision import TriageCase, TriageOutcome
 from raydiag.triage.symptoms import Symptom, cascade
+from raydiag.triage.tables import TABLES
 from raydiag.triage.verdict import JobStatus
 
+_OF_JOBS = frozenset(TABLES["kernel_classes"])
 _RULE = "the kernel log in the job's log shows a fault of the node"
 
 
@@ -23,7 +25,8 @@ def explained(case: TriageCase, outcome: TriageOutcome) -> TriageOutcome:
         outcome = replace(outcome, origin=placed)
     time, text = _time_of(case, outcome), outcome.origin.text if outcome.origin else ""
     fault = kernel_log.cause_of(failure_class, time, text, case.witnesses)
-    if fault is None or fault.failure_class == failure_class:
+    # A fault that only kernel logs have a word for stands beside the job's own failure.
+    if fault is None or fault.failure_class not in _OF_JOBS - {failure_class}:
         return outcome
     return _with_root(outcome, outcome.status, fault)
 

@@ -22,6 +22,7 @@ from raydiag.triage.tables import TABLES
 ROW = "kernel"
 _BEFORE_S = 600.0  # a fault so long before the first line of the job is not of this job
 _LATER_S = 120.0  # clocks of nodes differ, and a trace is printed after the fault
+_OLDER_S = 600.0  # than the newest line of its dump: then it was not what the dump is there for
 _PATIENCE_S = 7200.0  # so long after a fault the others may still wait for its victim
 _CRASH = re.compile(
     r"\bSIG(?:SEGV|ABRT|FPE|ILL)\b|Segmentation fault|Aborted|Illegal instruction"
@@ -34,6 +35,8 @@ _CLASSES: Mapping[str, str] = {
 }
 _ENDS = frozenset(TABLES["kernel_effects"]["ends"])
 _NEVER = frozenset(TABLES["kernel_effects"]["never"])
+_KILLS = frozenset(TABLES["kernel_effects"]["kills"])
+_MEMORY = "oom-host"  # the kernel itself kills for it
 
 
 class Witness(NamedTuple):
@@ -42,6 +45,7 @@ class Witness(NamedTuple):
     symptom: Symptom
     severity: Severity
     is_history: bool  # it was over before the job began, the job went on, or the log says so
+    is_elsewhere: bool = False  # on a host that is none of the job's
 
     @property
     def is_grave(self) -> bool:
@@ -51,7 +55,8 @@ class Witness(NamedTuple):
     @property
     def may_explain(self) -> bool:
         """It may be why a job failed."""
-        return not self.is_history and self.symptom.failure_class not in _NEVER
+        is_past = self.is_history or self.is_elsewhere
+        return not is_past and self.symptom.failure_class not in _NEVER
 
 
 def witnesses(facts: JobFacts) -> list[Witness]:
@@ -66,7 +71,7 @@ def _all(facts: JobFacts) -> Iterator[Witness]:
     file_order = {file.path: index for index, file in enumerate(facts.files)}
     for _, lines in groupby(sorted(facts.kernel_lines, key=by_writer), by_writer):
         logged = list(lines)
-        events = _events(logged, facts)
+        events, newest_s = _events(logged, facts)
         over = _ended(events)
         for event in events:
             if event.severity is not Severity.INFO and not event.userspace:
@@ -75,16 +80,28 @@ def _all(facts: JobFacts) -> Iterator[Witness]:
                 symptom = _symptom(event, logged[number], facts, file_order)
                 has_crashed = "kernel-oops" in event.related
                 severity = Severity.CRITICAL if has_crashed else event.severity
-                yield Witness(symptom, severity, _is_history(symptom, facts, event, over))
+                is_old = symptom.time is None and event.last_s < newest_s - _OLDER_S
+                is_history = is_old or _is_history(symptom, facts, event, over)
+                yield Witness(symptom, severity, is_history, _is_elsewhere(symptom, facts))
 
 
-def _events(logged: Sequence[LoggedKernelLine], facts: JobFacts) -> list[KernelEventSeen]:
-    """Lines are numbered by their place in `logged`."""
+def _is_elsewhere(symptom: Symptom, facts: JobFacts) -> bool:
+    nodes = facts.header.nodelist
+    return bool(nodes) and symptom.host is not None and symptom.host not in nodes
+
+
+def _events(
+    logged: Sequence[LoggedKernelLine], facts: JobFacts
+) -> tuple[list[KernelEventSeen], float]:
+    """Lines are numbered by their place in `logged`; with the time of the newest of all lines."""
     written = max((file.mtime or 0.0 for file in facts.files), default=0.0)
     parser, grouping = Parser(facts.last_time or written), Grouping()
+    newest_s = 0.0
     for number, line in enumerate(logged):
-        grouping.offer(parser.parse(line.text.encode(), number))
-    return grouping.events()
+        parsed = parser.parse(line.text.encode(), number)
+        newest_s = max(newest_s, parsed.time_s)
+        grouping.offer(parsed)
+    return grouping.events(), newest_s
 
 
 def _ended(events: Sequence[KernelEventSeen]) -> dict[str, float]:
@@ -141,8 +158,10 @@ def _is_history(
     if symptom.time is not None and symptom.time < (facts.first_time or 0.0) - _BEFORE_S:
         return True
     steps = facts.steps
-    if steps is None or not steps.regular or symptom.last_step is None:
+    if steps is None or not steps.regular:
         return False
+    if symptom.last_step is None:  # it was printed before the first step
+        return symptom.time is None and len(steps.series.step) > SURVIVED_STEPS
     return steps.last_step - symptom.last_step > SURVIVED_STEPS
 
 
@@ -157,6 +176,8 @@ def explains(witness: Witness, failure_class: str, time: float | None, text: str
     is_dated = own_time is not None and time is not None
     if is_dated and not -_PATIENCE_S <= (own_time or 0.0) - (time or 0.0) <= _LATER_S:
         return False
+    if failure_class in _KILLS:
+        return own_class == _MEMORY or witness.is_grave
     if failure_class in _ENDS:
         return True
     by_fault = TABLES["kernel_effects"]["by_fault"]

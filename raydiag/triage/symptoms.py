@@ -5,6 +5,7 @@ in the same file.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import filterfalse
@@ -32,7 +33,9 @@ _SERVED = re.compile(
     r'"POST /\S{1,200} HTTP/\d\.\d" 200\b|generation throughput: (?!0\.0 )\d'
     r"|gen throughput \(token/s\): (?!0\.0\d?,)\d"
 )
-_INODES = re.compile(r"\binodes?\b|\bIUse%|\bIFree\b|\bdf -\w*i\b", re.IGNORECASE)
+_INODES = re.compile(r"\binodes?\b", re.IGNORECASE)
+_NO_INODES = re.compile(r"\bIUse%.*\s0 +100% ", re.DOTALL)  # of df -i: none free
+_CLOCK = re.compile(r"\d+(?::\d\d)+\S*|\d{4}-\d\d-\d\d")
 _BY_FRAME: Mapping[str, re.Pattern[str]] = {
     failure_class: re.compile("|".join(patterns))
     for failure_class, patterns in TABLES["raised_in"].items()
@@ -205,8 +208,15 @@ def _is_served_after(symptom: Symptom, facts: JobFacts) -> bool:
 def _is_trained_after(symptom: Symptom, facts: JobFacts) -> bool:
     """Losses without step numbers came after it."""
     newest = facts.tail[max(0, symptom.line + 1 - facts.tail_first_line) :]
-    is_of_log = bool(facts.files) and symptom.file == facts.files[0].path
-    return is_of_log and sum(_LOSS.search(text) is not None for text in newest) > SURVIVED_STEPS
+    if not facts.files or symptom.file != facts.files[0].path:
+        return False
+    # Peers print theirs until the failure has reached them: each writer is counted for itself.
+    losses: Counter[str] = Counter()
+    for text in newest:
+        loss = _LOSS.search(text)
+        if loss:
+            losses[_CLOCK.sub("", text[: loss.start()])] += 1
+    return max(losses.values(), default=0) > SURVIVED_STEPS
 
 
 def _is_restarted(symptom: Symptom, facts: JobFacts) -> bool:
@@ -252,9 +262,10 @@ def _of_matches(facts: JobFacts, file_order: dict[str, int]) -> Iterator[Symptom
 def _class_of(match: Match, facts: JobFacts) -> str:
     """As its row says, else by where it was raised; beside a timeout, what may be one is one.
 
-    A file system without inodes says that it has no space; who printed it, or `df -i`, says more.
+    A file system without inodes says that it has no space; the line itself or `df -i` says more.
     """
-    if match.failure_class == "disk-full" and _INODES.search("\n".join(_around(match))):
+    is_full = match.failure_class == "disk-full"
+    if is_full and (_INODES.search(match.raw) or _NO_INODES.search("\n".join(_around(match)))):
         return "inode-exhausted"
     if match.failure_class == "python-exception":
         return _raised_in(match.frame or _frame_above(match, facts)) or match.failure_class

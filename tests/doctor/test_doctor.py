@@ -163,8 +163,11 @@ def test_an_exporter_that_is_scraped_need_not_listen_on_loopback() -> None:
     (host,) = checks["exporters"].hosts
     address = next(r.node.address for r in silent.snapshot.nodes if r.node.host == host)
     scraped = replace(target(), address=f"http://{address}:9400/metrics")
-    for health, status in (("up", CheckStatus.OK), ("down", CheckStatus.ADVICE)):
-        served = PrometheusSetUp("http://h", "", [replace(scraped, health=health)])
+    of_ray = replace(scraped, address=f"http://{address}:8080/metrics")
+    is_down = replace(scraped, health="down")
+    of_target = {scraped: CheckStatus.OK, is_down: CheckStatus.ADVICE, of_ray: CheckStatus.ADVICE}
+    for shown, status in of_target.items():
+        served = PrometheusSetUp("http://h", "", [shown])
         checks = {check.id: check for check in examined(replace(silent, prometheus=served))}
         assert checks["exporters"].status is status
 

@@ -8,7 +8,7 @@ import pytest
 
 from raydiag.joblog.find import resolve
 from raydiag.joblog.read import read
-from raydiag.model import Severity
+from raydiag.model import Finding, Severity
 from raydiag.triage import judge
 from raydiag.triage.signatures import Classifier, make_selector
 from raydiag.triage.verdict import JobStatus, Moment, Verdict
@@ -36,11 +36,54 @@ def verdict(tmp_path: Path, *lines: str, alive: bool | None = None) -> Verdict:
     return judge(facts, Moment(facts.last_time, log_end=True, alive=alive))
 
 
-def test_an_oops_explains_a_rank_that_was_killed(tmp_path: Path) -> None:
+def of_class(told: Verdict, failure_class: str) -> Finding:
+    """The only finding of that class."""
+    (finding,) = [f for f in told.diagnosis.findings if f.failure_class == failure_class]
+    return finding
+
+
+def test_an_oops_stands_beside_a_rank_that_was_killed(tmp_path: Path) -> None:
+    """A job's log has no word for it: what became of the job stays the primary failure."""
     told = verdict(tmp_path, *STEPS, *KILLED, *OOPS)
-    assert (told.status, told.primary) == (JobStatus.FAILED, "gpu-driver-fault")
-    assert told.cascade == ("gpu-driver-fault", "signal-kill")
-    assert told.diagnosis.findings[0].onset == 1772366431.0
+    assert (told.status, told.primary) == (JobStatus.FAILED, "signal-kill")
+    fault = of_class(told, "gpu-driver-fault")
+    assert (fault.severity, fault.onset) == (Severity.CRITICAL, 1772366431.0)
+
+
+def test_the_kernels_word_for_what_ended_a_job_is_the_primary_failure(tmp_path: Path) -> None:
+    lost = AT.format(29) + LOST
+    told = verdict(tmp_path, *STEPS, "[rank3]: ncclSystemError: System call failed", lost)
+    assert (told.status, told.primary) == (JobStatus.FAILED, "gpu-hardware-error")
+    assert told.cascade == ("gpu-hardware-error", "nccl-error")
+
+
+def test_a_boot_stamp_before_the_steps_is_history(tmp_path: Path) -> None:
+    told = verdict(tmp_path, f"[  123.456789] {LOST}", *STEPS, *KILLED)
+    assert told.primary == "signal-kill"
+    assert of_class(told, "gpu-hardware-error").severity is Severity.INFO
+
+
+def test_what_is_older_than_its_dump_is_history(tmp_path: Path) -> None:
+    machine_check = "mce: [Hardware Error]: CPU 0: Machine Check: 0 Bank 5: be00000000800400"
+    new, old = f"[2599990.000001] {machine_check}", f"[1000.000001] {machine_check}"
+    for line, severity in ((new, Severity.WARNING), (old, Severity.INFO)):
+        dump = [line, "[2600000.000001] audit: type=1400"]
+        told = verdict(tmp_path, *STEPS, *KILLED, *dump)
+        assert told.primary == "signal-kill"
+        assert of_class(told, "mce").severity is severity
+
+
+def test_a_job_whose_own_lines_have_the_stamp_keeps_its_clock(tmp_path: Path) -> None:
+    step = STEP.partition("] ")[2]
+    lines = [AT.format(second) + step.format(0, second) for second in range(30)]
+    told = verdict(tmp_path, *lines, "[Sun Mar  1 13:50:00 2026] the data loader is alive")
+    assert told.status is JobStatus.HANGING
+
+
+def test_a_logger_called_kernel_is_no_kernel(tmp_path: Path) -> None:
+    for stamp in ("2026-03-01 12:00:31,123 ERROR", "2026-03-01 12:00:31 ERROR"):
+        told = verdict(tmp_path, *STEPS, f"{stamp} kernel: {LOST}", *KILLED)
+        assert {finding.host for finding in told.diagnosis.findings} <= {"n7", None}
 
 
 @pytest.mark.parametrize(
@@ -60,9 +103,10 @@ def test_an_oops_explains_a_rank_that_was_killed(tmp_path: Path) -> None:
 def test_the_forms_of_a_kernel_line(tmp_path: Path, stamp: str, host: str | None) -> None:
     text = "nfs: server 10.0.0.9 not responding, still trying"
     told = verdict(tmp_path, *STEPS, "[rank3]: ncclSystemError: System call failed", stamp + text)
-    assert told.primary == "nfs-timeout"
+    assert told.primary == "nccl-error"
+    assert of_class(told, "nfs-timeout").severity is Severity.WARNING
     if host:
-        assert told.diagnosis.findings[0].host == host
+        assert of_class(told, "nfs-timeout").host == host
 
 
 def test_a_job_that_went_on_was_not_ended_by_it(tmp_path: Path) -> None:

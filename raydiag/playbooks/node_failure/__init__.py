@@ -99,7 +99,7 @@ def _report_lost_gpus(report: ReportWriter, signs: DriverSigns, in_log: Sequence
         evidence=[report.evidence("driver", text, None, onset) for text in texts],
         host=signs.host,
         period=Period(onset, uncertainty_s=signs.step_s),
-        confidence=Confidence.CONFIRMED if blocked and signs.grew_at else Confidence.LIKELY,
+        confidence=Confidence.CONFIRMED if blocked and signs.grew_then else Confidence.LIKELY,
         severity=Severity.CRITICAL,
         explanation=catalog.variant("gpu-driver-fault", "lost-gpus")["explanation"],
         facts={"reaches_the_job": 1.0},
