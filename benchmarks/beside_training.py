@@ -1,16 +1,18 @@
 """Does a probe slow training down? Twenty of them beside a training, interleaved with quiet times.
 
-    python benchmarks/beside_training.py [PAIRS]
+    python benchmarks/beside_training.py [PAIRS] [--agent]
 
-On four simulated hosts ranks make steps and wait for each other after each. A quiet time follows
-each probe and is as long; the mean step of both makes a ratio. Printed is their geometric mean with
-its 95 % interval, of the ratios and of their logarithms' spread. All hosts share this machine's
-CPUs, which real nodes do not: the ratio is an upper bound. Afterwards nothing may be left: after
-each probe, after Ctrl-C and after kill -9 of the command. Needs root.
+With --agent they go through the resident agent, which is up in the quiet times as well. On four
+simulated hosts ranks make steps and wait for each other after each. A quiet time follows each probe
+and is as long; the mean step of both makes a ratio. Printed is their geometric mean with its 95 %
+interval, of the ratios and of their logarithms' spread. All hosts share this machine's CPUs, which
+real nodes do not: the ratio is an upper bound. Afterwards nothing may be left: after each probe,
+after Ctrl-C and after kill -9 of the command. Needs root.
 """
 
 from __future__ import annotations
 
+import argparse
 import math
 import os
 import re
@@ -70,10 +72,16 @@ class Training:
 
 def main() -> None:
     """Measure, then look for what is left."""
-    pairs = int(sys.argv[1]) if sys.argv[1:] else 20
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("pairs", nargs="?", type=int, default=20)
+    arguments.add_argument("--agent", action="store_true")
+    pairs, is_warm = vars(arguments.parse_args()).values()
     specs = [HostSpec(name, tmpfs={"/mnt": 8_000_000}) for name in _HOSTS]
     with Cluster(specs, start_deadline_s=240) as cluster, Training(cluster) as training:
-        ratios = [_ratio(cluster, training) for _ in range(pairs)]
+        if is_warm:
+            up = [*RAYDIAG, "agent", "up"]
+            cluster.run_on(cluster.head, up, env=environment(), timeout=120).check_returncode()
+        ratios = [_ratio(cluster, training, is_warm) for _ in range(pairs)]
         logs = list(map(math.log, ratios))
         mean, half = statistics.fmean(logs), 0.0
         if pairs > 1:
@@ -82,17 +90,18 @@ def main() -> None:
         _say(
             f"step time, probe : quiet, {pairs} pairs: {middle:.4f} (95 %: {low:.4f} to {high:.4f})"
         )
-        for name, number in (("Ctrl-C", signal.SIGINT), ("kill -9", signal.SIGKILL)):
+        endings = (("Ctrl-C", signal.SIGINT), ("kill -9", signal.SIGKILL))
+        for name, number in () if is_warm else endings:
             _say(f"left after {name}: {_left_after(cluster, number)}")
 
 
-def _ratio(cluster: Cluster, training: Training) -> float:
+def _ratio(cluster: Cluster, training: Training, is_warm: bool) -> float:
     """Of the mean steps of a probe's time and of a quiet time after it."""
     before, began = len(training.steps()), time.monotonic()
     done = cluster.run_on(cluster.head, _PROBE, env=environment(), timeout=120)
     took_s = time.monotonic() - began
     during = training.steps()[before:]
-    if left := _left(cluster, _AFTERWARDS_S):
+    if not is_warm and (left := _left(cluster, _AFTERWARDS_S)):
         _say(f"left after a probe (exit {done.returncode}): {left}")
     before = len(training.steps())
     time.sleep(took_s)

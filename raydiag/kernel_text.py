@@ -249,6 +249,8 @@ class Parser:
             header.set_priority(record.priority)
             header.boot_s = (record.usec or 0) / 1e6
         else:
+            if line.startswith((b" ", b"\t")) and _ANY_HEADER.match(line.lstrip()):
+                line = line.lstrip()  # pasted with an indentation
             header = _Header(_decoded(line), self._reference_s)
             priority, unmarked = split_priority(line)
             header.read(priority, len(line) - len(unmarked))

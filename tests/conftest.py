@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import shutil
+import socketserver
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -30,13 +33,54 @@ _CLONE_NEWNS = 0x00020000
 _MS_REC_PRIVATE = 0x4000 | 0x40000
 
 
+_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+_CPU_GROUP = Path(f"/sys/fs/cgroup/cpu/raydiag-tests{_WORKER}")
+_CPU_SHARES = "16384"  # sixteen times those of one process
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    """Neither other load nor other tests shall change what a test sees."""
+    socketserver.BaseServer.handle_error = _handle_error  # type: ignore[method-assign, assignment]
+    if os.geteuid() == 0:
+        _take_cpu_group()
+        if _WORKER:
+            _leave_mount_namespace()
+
+
+_tell_error = socketserver.BaseServer.handle_error
+
+
+def _handle_error(server: socketserver.BaseServer, request: Any, client_address: Any) -> None:
+    """That a client did not wait for a test's server is not written into another test's output."""
+    if not isinstance(sys.exc_info()[1], ConnectionError):
+        _tell_error(server, request, client_address)
+
+
+def _take_cpu_group() -> None:
+    """Probes have the least priority there is: other load of the machine would leave them nothing.
+
+    In a CPU cgroup of its own, each xdist worker has its share of the cores, and priorities count
+    inside of it. Only where cgroups of version 1 are mounted.
+    """
+    with contextlib.suppress(OSError):
+        _CPU_GROUP.mkdir(exist_ok=True)
+        (_CPU_GROUP / "cpu.shares").write_text(_CPU_SHARES, encoding="ascii")
+        (_CPU_GROUP / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The last process of the tests takes their group away."""
+    with contextlib.suppress(OSError):
+        if _CPU_GROUP.is_dir():
+            (_CPU_GROUP.parent / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
+            _CPU_GROUP.rmdir()
+
+
+def _leave_mount_namespace() -> None:
     """Mounts of one xdist worker, files that hang above all, are not seen by the tests of another.
 
-    The calling thread, which runs the tests, leaves the machine's mount namespace.
+    The calling thread, which runs the tests, leaves the machine's.
     """
-    if "PYTEST_XDIST_WORKER" not in os.environ or os.geteuid() != 0:
-        return
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNS) == 0:
         libc.mount(b"none", b"/", None, _MS_REC_PRIVATE, None)

@@ -68,7 +68,7 @@ ARROWS = {
     "kmsg": NODE | {"catalog", "explain", "kernel_text", "probes", "rules"},
     "rules": FOUNDATION | {"catalog", "nodeset", "probes", "rdma_names"},
     "joblog": {"environment", "untrusted"} | FOUNDATION | {"nodeset", "records", "step_formats"},
-    "triage": FOUNDATION | {"catalog", "joblog"},
+    "triage": FOUNDATION | {"catalog", "joblog"} | {"kernel_text", "rules"},  # kernel lines
     "explain": FOUNDATION
     | {"catalog", "probes", "rules", "joblog", "triage", "tsdb", "timeline", "playbooks"}
     | {"collective_trace", "event_file", "exporter_hangs", "untrusted"},

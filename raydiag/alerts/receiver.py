@@ -1,9 +1,10 @@
 """The webhook: POST /alerts takes notifications, GET /answers/FINGERPRINT has an annotation's text.
 
 Loopback only. A connection has a few seconds and there are few of them: who sends slowly holds
-little and not for long. A user of this machine who connects anew all the time can keep others out
-meanwhile; Alertmanager tries again. A request under another name of this machine, or without a JSON
-content type, is refused: a page in a browser here can neither read answers nor send alerts.
+little and not for long, and gives way to whoever comes, the longest of them first. So a sender that
+is as quick as Alertmanager is served while others connect and wait. A request under a name that is
+not loopback's, or without a JSON content type, is refused: a page in a browser here can neither
+read answers nor send alerts. The port may be that of a tunnel.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import contextlib
 import hmac
 import json
 import queue
+import re
 import socket
 import threading
+from collections import OrderedDict
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -23,9 +26,11 @@ from raydiag.alerts.payload import MOST_BYTES, TooManyAlerts, alerts_of
 from raydiag.errors import CannotRun
 
 _ADDRESS = "127.0.0.1"
-_NAMES = (_ADDRESS, "localhost", "[::1]")  # and no other, which a browser may have been misled by
+# Of this machine, and no other, which a browser may have been misled by; at any port.
+_LOOPBACK_HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
 _LIMIT_S = 5.0  # of a connection, from its beginning
 _MOST_CONNECTIONS = 16
+_MOST_THREADS = 64  # those of connections that were cut a moment ago among them
 _RETRY_S = "30"
 
 
@@ -33,21 +38,28 @@ class AlertServer(ThreadingHTTPServer):
     """Listens from the start. Raises CannotRun where the port is taken."""
 
     daemon_threads = True
+    request_queue_size = 128  # that the kernel holds for us until they are accepted
 
     def __init__(self, port: int, desk: AlertDesk, token: str = "", limit_s: float = _LIMIT_S):
         self.desk, self.token, self.limit_s = desk, token, limit_s
-        self._free = threading.Semaphore(_MOST_CONNECTIONS)
+        self._room = threading.Semaphore(_MOST_THREADS)
+        self._open: OrderedDict[socket.socket, None] = OrderedDict()  # the longest first
+        self._changing = threading.Lock()
         try:
             super().__init__((_ADDRESS, port), _Webhook)
         except OSError as error:
             raise CannotRun(f"--port {port}: {error.strerror}; choose another port") from None
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """A thread for it, where one is free."""
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
+        """A thread for it; who has waited longest for his own words gives way."""
+        if not self._room.acquire(blocking=False):
             self.shutdown_request(request)
+            return
+        with self._changing:
+            if len(self._open) >= _MOST_CONNECTIONS:
+                _cut(self._open.popitem(last=False)[0])
+            self._open[request] = None
+        super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer it within the limit: then the connection is cut."""
@@ -58,7 +70,13 @@ class AlertServer(ThreadingHTTPServer):
             super().process_request_thread(request, client_address)
         finally:
             end.cancel()
-            self._free.release()
+            self.has_spoken(request)
+            self._room.release()
+
+    def has_spoken(self, request: socket.socket) -> None:
+        """Its request is here as a whole: it is answered, whoever else comes."""
+        with self._changing:
+            self._open.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A connection that broke is nobody's news."""
@@ -84,6 +102,7 @@ class _Webhook(BaseHTTPRequestHandler):
         if len(body) < length:
             self._answer(400, {"error": "the body ended early"})
             return
+        self.server.has_spoken(self.connection)
         try:
             new = self.server.desk.take(alerts_of(body))
         except TooManyAlerts as error:
@@ -126,8 +145,7 @@ class _Webhook(BaseHTTPRequestHandler):
 
     def _stranger(self) -> tuple[int, Mapping[str, Any]] | None:
         """Why whoever asks gets nothing at all."""
-        name, _, port = self.headers.get("Host", "").lower().rpartition(":")
-        if name not in _NAMES or port != str(self.server.server_port):
+        if not _LOOPBACK_HOST.fullmatch(self.headers.get("Host", "")):
             return 403, {"error": f"the URL has to be http://{_ADDRESS}:{self.server.server_port}/"}
         if not self._is_allowed():
             return 401, {"error": "a bearer token is needed"}

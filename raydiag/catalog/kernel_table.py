@@ -341,14 +341,14 @@ def _without_implied(parts_of: Mapping[str, frozenset[str]]) -> list[str]:
     """Those words that find a line which no shorter word finds."""
     needed: dict[str, frozenset[str]] = {}
     for word, parts in sorted(parts_of.items(), key=lambda item: len(item[0])):
-        if not any(_implies(parts, fewer) for fewer in needed.values()):
+        line = "\n".join(parts)  # no part has a line break
+        if not any(_holds(line, fewer) for fewer in needed.values()):
             needed[word] = parts
     return list(needed)
 
 
-def _implies(parts: Iterable[str], fewer: Iterable[str]) -> bool:
-    """Whether a line with the parts also holds all of `fewer`."""
-    return all(any(short in part for part in parts) for short in fewer)
+def _holds(line: str, parts: Iterable[str]) -> bool:
+    return all(map(line.__contains__, parts))
 
 
 def _anchored(words: Iterable[str]) -> tuple[str, ...]:

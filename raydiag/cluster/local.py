@@ -11,6 +11,7 @@ of a submission; everything after that is the same.
 """
 
 import contextlib
+import importlib
 import os
 import secrets
 import shutil
@@ -174,12 +175,10 @@ def _disconnected_ray() -> Any:
 
 def _read_token_again() -> None:
     """Let Ray forget the token it has read: it does so once a process, and each Ray has its own."""
-    try:
-        from ray._raylet import AuthenticationTokenLoader, Config
-    except ImportError:
-        return  # before 2.52, which asks for no token
-    Config.initialize("")
-    AuthenticationTokenLoader.instance().reset_cache()
+    raylet: Any = importlib.import_module("ray._raylet")
+    if hasattr(raylet, "AuthenticationTokenLoader"):  # before 2.52 Ray asks for no token
+        raylet.Config.initialize("")
+        raylet.AuthenticationTokenLoader.instance().reset_cache()
 
 
 def _start(ray: Any, directory: Path) -> None:

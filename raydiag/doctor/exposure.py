@@ -1,12 +1,13 @@
 """Who can reach what: services of Ray and of training that other machines should not reach."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from ipaddress import ip_address
 
-from raydiag.doctor.set_up import CheckResult, CheckStatus, SetUp, hosts_of, texts_of
-from raydiag.model import Severity
+from raydiag.doctor.set_up import CheckResult, CheckStatus, SetUp, hosts_of
+from raydiag.model import Finding, Severity
 
 _AREA = "exposure"
+_MOST_SERVICES = 16
 _BIND = (
     "start Ray with --node-ip-address of a private address and --dashboard-host 127.0.0.1, bind "
     "Prometheus and TensorBoard to 127.0.0.1, and reach them by ssh"
@@ -29,7 +30,7 @@ def _endpoints(set_up: SetUp) -> CheckResult:
         title = "Services of the cluster can be reached from public addresses"
         return CheckResult(
             "public-endpoints", _AREA, CheckStatus.PROBLEM, title,
-            hosts_of(exposed), texts_of(exposed), _BIND,
+            hosts_of(exposed), _services(exposed), _BIND,
         )  # fmt: skip
     unseen = set_up.without(lambda report: bool(report.records("listeners")))
     if unseen:
@@ -44,10 +45,23 @@ def _endpoints(set_up: SetUp) -> CheckResult:
         title = "Dashboard, Prometheus or TensorBoard can be reached from the private network"
         return CheckResult(
             "public-endpoints", _AREA, CheckStatus.ADVICE, title,
-            hosts_of(notes), texts_of(notes), _BIND,
+            hosts_of(notes), _services(notes), _BIND,
         )  # fmt: skip
     title = "No service of the cluster can be reached from outside"
     return CheckResult("public-endpoints", _AREA, CheckStatus.OK, title)
+
+
+def _services(findings: Iterable[Finding]) -> tuple[str, ...]:
+    """One text for each service of a host, with all its ports."""
+    ports: dict[str, list[str]] = {}
+    for finding in findings:
+        for evidence in finding.evidence:
+            service, _, port = evidence.text.rpartition(", port ")
+            ports.setdefault(f"{finding.host}: {service}", []).append(port)
+    texts = [f"{service}, port {', '.join(ports[service])}" for service in ports]
+    if len(texts) > _MOST_SERVICES:
+        texts[_MOST_SERVICES:] = [f"and {len(texts) - _MOST_SERVICES} more"]
+    return tuple(texts)
 
 
 def _node_addresses(set_up: SetUp) -> CheckResult:

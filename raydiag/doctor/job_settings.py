@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
-from raydiag.doctor.set_up import CheckResult, CheckStatus, SetUp
+from raydiag.doctor.set_up import CheckResult, CheckStatus, SetUp, not_checked
 from raydiag.model import NodeReport, Status
 
 _AREA = "job"
@@ -110,10 +110,8 @@ def _without_weakness(set_up: SetUp, probe: str, name: str, well: str) -> CheckR
         return probe in report.probes and report.probes[probe].status in _TOLD
 
     blind = set_up.without(told)
-    if not blind:
-        return CheckResult(name, _AREA, CheckStatus.OK, well)
-    title = f"Not checked on every node: {well[0].lower()}{well[1:]}"
-    return CheckResult(name, _AREA, CheckStatus.UNKNOWN, title, blind)
+    check = CheckResult(name, _AREA, CheckStatus.OK, well)
+    return not_checked(check, blind) if blind else check
 
 
 def _judged(

@@ -1,8 +1,9 @@
 """Metrics: the Prometheus program, the server that scrapes the cluster, its targets, exporters."""
 
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
-from raydiag.doctor.set_up import CheckResult, CheckStatus, SetUp, hosts_of, texts_of
+from raydiag.doctor.set_up import CheckResult, CheckStatus, ScrapeTarget, SetUp, hosts_of, texts_of
 from raydiag.model import NodeReport
 
 _AREA = "metrics"
@@ -91,12 +92,25 @@ def _exporters(set_up: SetUp) -> CheckResult:
             "exporters", _AREA, CheckStatus.PROBLEM, "Metrics exporters of nodes are unhealthy",
             hosts_of(unhealthy), texts_of(unhealthy), "see `raydiag exporter status` on the node",
         )  # fmt: skip
-    without = tuple(report.node.host for report in set_up.answered if not _has_exporter(report))
+    scraped = {_host_of(target) for target in set_up.prometheus.targets if target.health == "up"}
+    without = []
+    for report in set_up.answered:
+        # One that listens on the node's own address does not answer a probe, which asks loopback.
+        is_scraped = not scraped.isdisjoint((report.node.address, report.node.host))
+        if not is_scraped and not _has_exporter(report):
+            without.append(report.node.host)
     if without:
         title = "Nodes without a metrics exporter on port 9400"
         fix = "run `raydiag exporter run` there (deploy has what starts it)"
-        return CheckResult("exporters", _AREA, CheckStatus.ADVICE, title, without, fix=fix)
+        return CheckResult("exporters", _AREA, CheckStatus.ADVICE, title, tuple(without), fix=fix)
     return CheckResult("exporters", _AREA, CheckStatus.OK, "Metrics exporters serve fresh values")
+
+
+def _host_of(target: ScrapeTarget) -> str:
+    try:
+        return urlsplit(target.address).hostname or ""
+    except ValueError:  # what a server says of its targets need not be a URL
+        return ""
 
 
 def _has_exporter(report: NodeReport) -> bool:

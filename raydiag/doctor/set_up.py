@@ -35,7 +35,7 @@ class ScrapeTarget:
     """What a Prometheus says of one of its targets."""
 
     job: str
-    address: str
+    address: str  # the URL that is scraped
     health: str  # up, down, unknown
     error: str
     interval_s: float | None
@@ -90,6 +90,14 @@ class SetUp:
             for finding in self.findings
             if finding.failure_class in classes and finding.severity is not Severity.INFO
         ]
+
+
+def not_checked(well: CheckResult, blind: tuple[str, ...]) -> CheckResult:
+    """The same check where these hosts did not tell: silence is not health."""
+    first = well.title.split()[0]
+    words = well.title if first.isupper() else f"{well.title[0].lower()}{well.title[1:]}"
+    title = f"Not checked on every node: {words}"
+    return CheckResult(well.id, well.area, CheckStatus.UNKNOWN, title, blind)
 
 
 def hosts_of(findings: Iterable[Finding]) -> tuple[str, ...]:

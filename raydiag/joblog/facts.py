@@ -255,6 +255,22 @@ class Match:
 
 
 @dataclass(frozen=True)
+class LoggedKernelLine:
+    """A line of the kernel log that stands in a job's log, and who brought it."""
+
+    file: str
+    line: int
+    text: str  # from the kernel's stamp on
+    raw: str  # verbatim
+    where: str  # `Prefix.where`
+    task: int | None
+    rank: int | None
+    host: str | None  # as the line names it, else as what stands before it, else its task's
+    near_time: float | None
+    last_step: int | None  # newest step above it
+
+
+@dataclass(frozen=True)
 class Traceback:
     """One exception as Python printed it; equal ones of one writer are kept once."""
 
@@ -382,6 +398,7 @@ class JobFacts:
     done_markers: tuple[tuple[int, str], ...] = ()  # (line, text) of "Training completed" and such
     resumed_at: int = 0  # bytes skipped thanks to --state
     loads: tuple[LoadedCheckpoint, ...] = ()
+    kernel_lines: tuple[LoggedKernelLine, ...] = ()  # of a `dmesg` or a journal in the log
 
     @property
     def summary_time(self) -> float | None:

@@ -9,8 +9,9 @@ new shape is searched.
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import accumulate, compress
-from typing import Any, TypeVar
+from functools import partial
+from itertools import accumulate, chain, compress
+from typing import Any, NamedTuple, TypeVar
 
 from raydiag.joblog.log_line import Selector
 
@@ -31,8 +32,17 @@ _SHAPES = 32768
 _SHAPE_BYTES = 512  # longer lines are searched each time
 
 
-def selector(literals: Iterable[bytes], fast: bool = True) -> Selector:
-    """Selects by `literals`.
+class LineForm(NamedTuple):
+    """What a literal cannot say: digits in certain places of a line."""
+
+    pattern: bytes  # a regular expression that matches within a line, and no long way
+    shapes: tuple[bytes, ...]  # one of them is in each such line once its digits are gone
+
+
+def selector(
+    literals: Iterable[bytes], fast: bool = True, forms: Sequence[LineForm] = ()
+) -> Selector:
+    """Selects by `literals` and `forms`.
 
     `fast`: with hyperscan where it is installed; False: without it in any case. Raises ValueError
     for a literal that is empty or holds a line end.
@@ -41,7 +51,9 @@ def selector(literals: Iterable[bytes], fast: bool = True) -> Selector:
     if b"" in literals or any(map(_LINE_END.search, literals)):
         raise ValueError("a literal is empty or holds a line end")
     needed = fewest(literals)
-    return (_made(_Hyperscan, needed) if fast else None) or _Shapes(needed)
+    return (_made(partial(_Hyperscan, forms=forms), needed) if fast else None) or _Shapes(
+        needed, forms
+    )
 
 
 def finder(literals: Sequence[bytes], fast: bool = True) -> Finder:
@@ -91,12 +103,14 @@ def _database(hyperscan: Any, expressions: Sequence[bytes], flags: Sequence[int]
 class _Hyperscan:
     """All literals at once; besides it tells whether anything hides text in a chunk."""
 
-    def __init__(self, hyperscan: Any, literals: Sequence[bytes]) -> None:
+    def __init__(
+        self, hyperscan: Any, literals: Sequence[bytes], forms: Sequence[LineForm] = ()
+    ) -> None:
         hiding = [b"[" + b"".join(b"\\x%02x" % code for code in _CONTROL) + b"]", re.escape(_CARET)]
-        count = len(literals)
-        self._first_hiding = count
-        flags = [0] * count + [hyperscan.HS_FLAG_SINGLEMATCH] * len(hiding)
-        self._database = _database(hyperscan, [*map(_escaped, literals), *hiding], flags)
+        wanted = [*map(_escaped, literals), *(form.pattern for form in forms)]
+        self._first_hiding = len(wanted)
+        flags = [0] * len(wanted) + [hyperscan.HS_FLAG_SINGLEMATCH] * len(hiding)
+        self._database = _database(hyperscan, [*wanted, *hiding], flags)
         self._hidden = False  # in the chunk before: most logs have colours in all or in no lines
 
     def __call__(self, chunk: bytes, /) -> Sequence[int]:
@@ -160,10 +174,12 @@ class _Finder:
 class _Shapes:
     """Line by line, each shape searched once."""
 
-    def __init__(self, literals: Sequence[bytes]) -> None:
-        shapes = fewest(literal.translate(None, _DIGITS) for literal in literals)
-        self._search_shape = re.compile(_alternation(shapes)).search
-        self._search = re.compile(_alternation(literals)).search
+    def __init__(self, literals: Sequence[bytes], forms: Sequence[LineForm] = ()) -> None:
+        of_forms = chain.from_iterable(form.shapes for form in forms)
+        of_literals = (literal.translate(None, _DIGITS) for literal in literals)
+        self._search_shape = re.compile(_alternation(fewest([*of_literals, *of_forms]))).search
+        patterns = [_alternation(literals), *(form.pattern for form in forms)]
+        self._search = re.compile(b"|".join(patterns)).search
         self._hot_shapes: dict[bytes, bool] = {}
 
     def __call__(self, chunk: bytes, /) -> Sequence[int]:

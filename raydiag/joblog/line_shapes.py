@@ -5,9 +5,10 @@ looked for once in each shape. It only rules out; each tally still decides on th
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
-from raydiag.joblog import exits, header, saves, stages, startup
+from raydiag.joblog import exits, header, kernel_lines, saves, stages, startup
 from raydiag.joblog.step_formats import FORMATS, HF_ANCHOR, JobStepFormat
 
 _DIGITS = b"0123456789"
@@ -29,9 +30,10 @@ class Interest(NamedTuple):
     exits: bool
     saves: bool
     startup: bool
+    kernel: bool
 
 
-_ANY = Interest(True, FORMATS, True, True, True, True, True, True)
+_ANY = Interest(True, FORMATS, True, True, True, True, True, True, True)
 
 
 class Interests:
@@ -39,7 +41,8 @@ class Interests:
 
     def __init__(self) -> None:
         parts = (header, stages, exits, saves, startup)
-        self._groups = [_shapes(part.ANCHORS) for part in parts]
+        of_kernel = chain(kernel_lines.ANCHORS, *(form.shapes for form in kernel_lines.FORMS))
+        self._groups = [*(_shapes(part.ANCHORS) for part in parts), _shapes(of_kernel)]
         self._by_shape: dict[bytes, Interest] = {}
 
     def __call__(self, raw: bytes) -> Interest:

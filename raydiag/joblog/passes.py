@@ -6,12 +6,22 @@ from dataclasses import dataclass, field
 
 from raydiag import records
 from raydiag.errors import ParseError, ReadError
-from raydiag.joblog import exits, header, matches, saves, stages, startup, step_formats
+from raydiag.joblog import (
+    exits,
+    header,
+    kernel_lines,
+    matches,
+    saves,
+    stages,
+    startup,
+    step_formats,
+)
 from raydiag.joblog.clock import REACH, Clock, Timeline, has_time
 from raydiag.joblog.exits import ExitTally
 from raydiag.joblog.facts import LogFile
 from raydiag.joblog.fast_step_lines import FastStepLines
 from raydiag.joblog.header import MOST_NODES, HeaderTally
+from raydiag.joblog.kernel_lines import KernelTally
 from raydiag.joblog.line_context import LineContext, decode
 from raydiag.joblog.line_shapes import Interest, Interests
 from raydiag.joblog.lines import (
@@ -46,6 +56,7 @@ ANCHORS: tuple[bytes, ...] = tuple(
         + saves.ANCHORS
         + startup.ANCHORS
         + matches.ANCHORS
+        + kernel_lines.ANCHORS
     )
 )
 _STEP, _NEAR_BYTES = b"completed step: ", 64
@@ -81,6 +92,7 @@ class Learnt:
     exits: ExitTally = field(default_factory=ExitTally)
     starts: StartTally = field(default_factory=StartTally)
     matches: MatchTally = field(default_factory=MatchTally)
+    kernel: KernelTally = field(default_factory=KernelTally)
     timeline: Timeline = field(default_factory=Timeline)
     head: list[str] = field(default_factory=list)
     hosts: dict[int, str] = field(default_factory=dict)  # task -> host, from lines with both
@@ -212,10 +224,13 @@ class Pass:
         raw = window.data[start:end]
         interest = self._interests(raw)
         time = self._clock.time(raw) if interest.time else None
-        if time is not None and window.offset + start > learnt.seen_to:
-            self._see(window, start, number, time)
         verbatim = decode(raw)
         text = plain(verbatim)
+        kernel = kernel_lines.begins(text) if interest.kernel else None
+        if time is not None and window.offset + start > learnt.seen_to:
+            if kernel is None:
+                self._see(window, start, number, time)
+            learnt.seen_to = window.offset + start  # a kernel line was not printed when it says
         if self._stems:
             self._know_leading(text)
         prefix, text = split(text, self._node_names)
@@ -223,6 +238,8 @@ class Pass:
             prefix = of_rank(prefix, self.rank)
         if self.host is not None and prefix.host is None:
             prefix = on_host(prefix, self.host)
+        if kernel is not None and kernel["host"]:
+            prefix = on_host(prefix, kernel["host"])
         line = JobLogLine(
             self._path,
             number,
@@ -255,6 +272,8 @@ class Pass:
             learnt.saves.take(line)
         if interest.startup and _holds(text, _STARTS):
             learnt.starts.take(line)
+        if interest.kernel:
+            learnt.kernel.take(line, learnt.steps.newest)
         learnt.matches.take(line, view, self.classify, learnt.steps.newest)
 
     def _know_writer(self, prefix: Prefix, host: str) -> None:

@@ -1,7 +1,7 @@
 """All logs of one job, read once each, as facts."""
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
@@ -11,6 +11,7 @@ from raydiag.errors import CannotRun
 from raydiag.joblog.facts import (
     TERMINATED,
     JobFacts,
+    LoggedKernelLine,
     LoggedSteps,
     Match,
     Resolved,
@@ -160,6 +161,7 @@ def _facts(
         saves=_of_all(logs, "learnt.saves.saves"),
         restores=tuple(learnt.saves.restores),
         loads=_of_all(logs, "learnt.saves.loads"),
+        kernel_lines=tuple(_kernel_lines(logs, hosts, header.nodelist)),
         matches=tuple(_on_host(match, hosts, names) for match in matches),
         tracebacks=_of_all(logs, "learnt.matches.tracebacks"),
         exits=_of_all(logs, "learnt.exits.exits"),
@@ -188,6 +190,17 @@ def _facts(
 def _of_all(logs: Sequence[Pass], path: str) -> tuple[Any, ...]:
     """What the lists at this path of attributes hold, log by log."""
     return tuple(itertools.chain.from_iterable(map(attrgetter(path), logs)))
+
+
+def _kernel_lines(
+    logs: Sequence[Pass], hosts: Mapping[int, str], nodelist: Sequence[str]
+) -> Iterator[LoggedKernelLine]:
+    """With the host of the task that brought them, or the only one that the job has."""
+    only_host = nodelist[0] if len(nodelist) == 1 else None
+    for log in logs:
+        for line in log.learnt.kernel.in_order():
+            of_task = hosts.get(line.task) if line.task is not None else only_host
+            yield replace(line, host=line.host or of_task)
 
 
 def _joined(steps: LoggedSteps | None, of_rank: LoggedSteps | None) -> LoggedSteps | None:

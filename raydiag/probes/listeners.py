@@ -237,6 +237,9 @@ def program_of(arguments: list[str]) -> str:
     """Which service a Python command line is; "" for all others, the trainer's among them."""
     if arguments[0].startswith("ray::DashboardAgent"):
         return "agent"
+    for program, command in zip(arguments, arguments[1:]):
+        if command == "exporter" and program.endswith(("raydiag", "raydiag.pyz")):
+            return command
     for argument in arguments:
         for ending, program in _SCRIPTS:
             if argument.endswith(ending):

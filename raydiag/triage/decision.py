@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from raydiag.joblog.facts import JobFacts
 from raydiag.model import Confidence
+from raydiag.triage.kernel_log import Witness, witnesses
 from raydiag.triage.loss import Divergence, divergence
 from raydiag.triage.phases import phase
 from raydiag.triage.stall import StallJudgement, pace
@@ -24,6 +25,7 @@ class TriageCase:
     stall: StallJudgement
     divergence: Divergence | None
     phase: Phase | None
+    witnesses: Sequence[Witness] = ()  # of faults of nodes, by kernel lines in the log
 
     @property
     def diverged(self) -> Divergence | None:
@@ -65,6 +67,7 @@ def examined(facts: JobFacts, moment: Moment, progress: TrainingProgress) -> Tri
         stall=pace(facts, progress, moment),
         divergence=divergence(facts.steps),
         phase=phase(facts, moment),
+        witnesses=witnesses(facts),
     )
 
 

@@ -21,6 +21,7 @@ from raydiag.triage.wording import first_known, known
 
 # In exceptions that a signal raises in a process that is asked to stop.
 _STOP_REQUESTS = ("KeyboardInterrupt", "SignalException", "SIGTERM", "SIGINT", "signal: Terminated")
+_KILLED = re.compile(r"\b[Kk]illed\b|\bSIG[A-Z]{3,4}\b|signal \d|exit code 1[23]\d|-9\b").search
 _NOT_FINITE = re.compile(r"\b(?:nan|inf|infinite|(?:non-?|not )finite)\b", re.IGNORECASE)
 
 
@@ -33,13 +34,18 @@ def failed(case: TriageCase, end_time: float | None, rule: str) -> TriageOutcome
         if hung is not None:
             return replace(hung, status=JobStatus.FAILED)
     cause = cause or first_cause(live(case.symptoms))  # also what training mostly survives
-    if cause is not None:
+    if cause is not None and not (case.diverged is not None and _only_ended(cause.symptom)):
         return _outcome(JobStatus.FAILED, cause)
     if case.diverged is not None:
         return _diverged(JobStatus.FAILED, case.live)
     primary = "signal-kill" if _is_killed(case) else "stage-fail"
     rule = f"{rule}; nothing in the log says why"
     return single(JobStatus.FAILED, primary, rule, Confidence.POSSIBLE)
+
+
+def _only_ended(symptom: Symptom) -> bool:
+    """It says that a process ended by itself, as one does that has seen its loss diverge."""
+    return symptom.failure.mechanism and symptom.code in (None, 1) and not _KILLED(symptom.text)
 
 
 def _is_killed(case: TriageCase) -> bool:

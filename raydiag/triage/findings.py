@@ -26,6 +26,7 @@ _SILENT_ENDS = ("unknown-death", "signal-kill", "stage-fail")
 def findings(case: TriageCase, outcome: TriageOutcome, story: Sequence[str]) -> list[Finding]:
     """The primary's first, then what follows from it, then what else was seen."""
     secondary = [*_of_other_classes(case, outcome), *_of_series(case, outcome)]
+    secondary += _of_kernel_lines(case, outcome)
     order = {name: index for index, name in enumerate(outcome.cascade)}
     secondary.sort(key=lambda finding: order.get(finding.failure_class, len(order)))
     if outcome.primary is not None:
@@ -58,6 +59,21 @@ def _of_other_classes(case: TriageCase, outcome: TriageOutcome) -> Iterator[Find
         finding = _of_symptom(case.facts, first_of(reported, name), reported, Confidence.LIKELY)
         is_history = catalog.failure(name).survivable or not live(of_name)
         yield replace(finding, severity=_severity(outcome, is_history))
+
+
+def _of_kernel_lines(case: TriageCase, outcome: TriageOutcome) -> Iterator[Finding]:
+    """What the kernel lines report and nothing else in the log does, one of each class and host."""
+    of_log = {outcome.primary, *classes(case.symptoms)}
+    told: set[tuple[str, str | None]] = set()
+    for witness in case.witnesses:
+        symptom = witness.symptom
+        about = symptom.failure_class, symptom.host
+        if symptom.failure_class in of_log or about in told:
+            continue
+        told.add(about)
+        finding = _of_symptom(case.facts, symptom, [symptom], Confidence.LIKELY)
+        is_over = witness.is_history or outcome.status is JobStatus.COMPLETED
+        yield replace(finding, severity=Severity.INFO if is_over else witness.severity)
 
 
 def _severity(outcome: TriageOutcome, is_history: bool) -> Severity | None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from raydiag.catalog.literals import without_digits
 from raydiag.catalog.signatures import Signature, SignatureTable, table
+from raydiag.joblog import kernel_lines
 from raydiag.joblog.line_selection import finder, selector
 from raydiag.joblog.log_line import Hit, JobLogLine, Selector
 
@@ -151,7 +152,7 @@ def make_selector(anchors: Sequence[bytes], /) -> Selector:
     literals: set[str] = set()
     for row in table().rows:
         literals.update(row.literals)
-    return selector([*map(str.encode, literals), *anchors])
+    return selector([*map(str.encode, literals), *anchors], forms=kernel_lines.FORMS)
 
 
 def _by_literal(rows: Sequence[Signature]) -> dict[str, tuple[int, ...]]:

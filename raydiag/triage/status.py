@@ -16,6 +16,7 @@ from raydiag.triage import deaths, hang
 from raydiag.triage.decision import TriageCase, TriageOutcome, single
 from raydiag.triage.endings import cancelled, confidence_of_hang, failed, hang_behind
 from raydiag.triage.exits import failed_exits
+from raydiag.triage.kernel_cause import explained
 from raydiag.triage.stall import UNEXPLAINED_S, StepPace, mtimes
 from raydiag.triage.symptoms import CONSEQUENCE, ROOT, Symptom, cascade, of_class, strong
 from raydiag.triage.tables import TABLES
@@ -28,6 +29,11 @@ _ABANDONED_S = 86400.0  # after a day of silence a job of unknown state may be l
 
 def decide(case: TriageCase) -> TriageOutcome:
     """The status of the job and its primary failure."""
+    return explained(case, _by_job(case))
+
+
+def _by_job(case: TriageCase) -> TriageOutcome:
+    """By what the job itself and its scheduler say."""
     if deaths.died_in_prolog(case.facts, case.moment.scheduler):
         return single(JobStatus.FAILED, "prolog-kill-no-log", "no log was ever written")
     summary = _summary_of_this_run(case.facts)
@@ -159,7 +165,8 @@ def _closing_message(facts: JobFacts) -> tuple[int, str] | None:
     steps = facts.steps
     if steps is not None and steps.regular and line < steps.last_line:
         return None
-    return line, text
+    launches = [mark.last_line for mark in facts.phases if mark.phase == "launch"]
+    return None if max(launches, default=0) > line else (line, text)
 
 
 def _shows_an_end(case: TriageCase) -> bool:

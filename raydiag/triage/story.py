@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from raydiag import catalog
 from raydiag.joblog.facts import JobFacts
-from raydiag.triage import deaths, hang, heartbeat
+from raydiag.triage import deaths, hang, heartbeat, kernel_log
 from raydiag.triage.decision import TriageCase, TriageOutcome
 from raydiag.triage.exits import failed_exits
 from raydiag.triage.progress import saved_steps
@@ -79,6 +79,8 @@ def _error(case: TriageCase, outcome: TriageOutcome) -> Iterator[str]:
     exits = failed_exits(case.facts)
     if outcome.primary in ("node-fail", "signal-kill", "stage-fail") and exits:
         yield from deaths.node_sentences(exits, case.facts)
+    if outcome.origin is not None and outcome.origin.row == kernel_log.ROW:
+        yield f"The kernel log says: {outcome.origin.text.strip()[:_QUOTE]}"
     if len(outcome.cascade) > 1:
         yield f"Consequences: {', '.join(outcome.cascade[1:])}."
 

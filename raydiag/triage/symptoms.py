@@ -31,6 +31,7 @@ _SERVED = re.compile(
     r'"POST /\S{1,200} HTTP/\d\.\d" 200\b|generation throughput: (?!0\.0 )\d'
     r"|gen throughput \(token/s\): (?!0\.0\d?,)\d"
 )
+_INODES = re.compile(r"\binodes?\b|\bIUse%|\bIFree\b|\bdf -\w*i\b", re.IGNORECASE)
 _BY_FRAME: Mapping[str, re.Pattern[str]] = {
     failure_class: re.compile("|".join(patterns))
     for failure_class, patterns in TABLES["raised_in"].items()
@@ -163,13 +164,15 @@ def _is_survived(symptom: Symptom, facts: JobFacts) -> bool:
     """Steps came after it, or a new run has begun since."""
     steps = facts.steps
     if steps is None or not steps.runs or not steps.regular:
-        return _is_restarted(symptom, facts) or _is_served_after(symptom, facts)
+        is_served = _is_served_after(symptom, facts)
+        return is_served or _is_restarted(symptom, facts) or _is_trained_after(symptom, facts)
     run = steps.runs[-1]
     before_run = symptom.file == run.file and symptom.line < run.first_line
     if before_run and len(steps.runs) > 1:
         return True
     if symptom.last_step is None:
-        return before_run and run.steps > SURVIVED_STEPS
+        has_steps = before_run and run.steps > SURVIVED_STEPS
+        return has_steps or _is_trained_after(symptom, facts)
     return steps.last_step - symptom.last_step >= SURVIVED_STEPS * step_interval(run)
 
 
@@ -178,6 +181,13 @@ def _is_served_after(symptom: Symptom, facts: JobFacts) -> bool:
     newest = facts.tail[max(0, symptom.line + 1 - facts.tail_first_line) :]
     is_in_tail = symptom.line >= facts.tail_first_line and symptom.file == facts.files[-1].path
     return is_in_tail and any(map(_SERVED.search, newest))
+
+
+def _is_trained_after(symptom: Symptom, facts: JobFacts) -> bool:
+    """Losses without step numbers came after it."""
+    newest = facts.tail[max(0, symptom.line + 1 - facts.tail_first_line) :]
+    is_of_log = bool(facts.files) and symptom.file == facts.files[0].path
+    return is_of_log and sum(_LOSS.search(text) is not None for text in newest) > SURVIVED_STEPS
 
 
 def _is_restarted(symptom: Symptom, facts: JobFacts) -> bool:
@@ -221,12 +231,21 @@ def _of_matches(facts: JobFacts, file_order: dict[str, int]) -> Iterator[Symptom
 
 
 def _class_of(match: Match, facts: JobFacts) -> str:
-    """As its row says, else by where it was raised; beside a timeout, what may be one is one."""
+    """As its row says, else by where it was raised; beside a timeout, what may be one is one.
+
+    A file system without inodes says that it has no space; who printed it, or `df -i`, says more.
+    """
+    if match.failure_class == "disk-full" and _INODES.search("\n".join(_around(match))):
+        return "inode-exhausted"
     if match.failure_class == "python-exception":
         return _raised_in(match.frame or _frame_above(match, facts)) or match.failure_class
     timeouts = (_TIMEOUT for seen in facts.matches if seen.failure_class == _TIMEOUT)
     is_either = match.row == _FAILED_OR_TIMED_OUT
     return next(timeouts, match.failure_class) if is_either else match.failure_class
+
+
+def _around(match: Match) -> tuple[str, ...]:
+    return (*match.before, match.raw, *match.after)
 
 
 def _frame_above(match: Match, facts: JobFacts) -> str:

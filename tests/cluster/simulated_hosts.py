@@ -66,10 +66,12 @@ class HostSpec:
     kmsg: Path | None = None  # file to stand in for /dev/kmsg
     binds: Sequence[tuple[Path, str]] = ()  # further files or directories; after /sys
     tmpfs: Mapping[str, int] = field(default_factory=dict)  # mount point -> size in bytes
+    more_addresses: Sequence[str] = ()  # of its network card, with prefix lengths
     num_cpus: int = 1
     ray: bool = True  # False: a machine in the same network that is no node of the cluster
     ray_args: Sequence[str] = ()  # further arguments for `ray start`
     ray_env: Mapping[str, str] = field(default_factory=dict)  # its environment, besides
+    ray_launch: Sequence[str] = ()  # words before it, as to take privileges away
 
 
 @dataclass
@@ -229,6 +231,8 @@ class Cluster:
     def node_states(self) -> dict[str, str]:
         """Host name -> "ALIVE" or "DEAD", as the dashboard says; hosts it does not know: absent."""
         names = {host.address: name for name, host in self.hosts.items()}
+        for name, host in self.hosts.items():
+            names.update((own.partition("/")[0], name) for own in host.spec.more_addresses)
         states: dict[str, str] = {}
         for node in self._dashboard_nodes():
             name = names.get(node["node_ip"], node["node_ip"])
@@ -358,7 +362,8 @@ class Cluster:
         port = f"to-{number}"
         self._ip_link("add", port, "type", "veth", "peer", "eth0", "netns", pid)
         self._ip_link("set", port, "master", "switch", "up")
-        self._inside(spec.name, "-n", "ip", "address", "add", f"{address}/24", "dev", "eth0")
+        for own in (f"{address}/24", *spec.more_addresses):
+            self._inside(spec.name, "-n", "ip", "address", "add", own, "dev", "eth0")
         self._inside(spec.name, "-n", "ip", "link", "set", "eth0", "up")
         self._mount(spec, scratch)
 
@@ -395,7 +400,7 @@ class Cluster:
         with (host.scratch / "ray-start.log").open("w") as log:
             host.ray = self.popen_on(
                 host.spec.name,
-                [*argv, *host.spec.ray_args],
+                [*host.spec.ray_launch, *argv, *host.spec.ray_args],
                 env=host.spec.ray_env,
                 stdout=log,
                 stderr=log,

@@ -148,10 +148,25 @@ def test_a_node_that_is_lost_or_silent_is_not_checked() -> None:
     lost = dead("lost", "UNEXPECTED_TERMINATION: health check failed", address=PUBLIC)
     silent = report("silent", address="10.0.0.3", status=NodeStatus.TIMEOUT)
     checks = {check.id: check for check in examined(set_up(node("n1", "10.0.0.1"), lost, silent))}
-    for name in ("public-endpoints", "clocks"):
+    told = "public-endpoints clocks reads-kernel-log reads-ras same-versions node-python"
+    for name in f"{told} single-cluster confinement exporters".split():
         assert checks[name].status is CheckStatus.UNKNOWN
         assert set(checks[name].hosts) == {"lost", "silent"}
+    assert "Not checked on every node: NCCL or RCCL says" in checks["job-nccl-debug"].title
     assert checks["node-addresses"].status is CheckStatus.OK  # nobody talks to the lost one
+
+
+def test_an_exporter_that_is_scraped_need_not_listen_on_loopback() -> None:
+    silent = with_records(exporter=[exporter("refused")])
+    checks = {check.id: check for check in examined(silent)}
+    assert checks["exporters"].status is CheckStatus.ADVICE
+    (host,) = checks["exporters"].hosts
+    address = next(r.node.address for r in silent.snapshot.nodes if r.node.host == host)
+    scraped = replace(target(), address=f"http://{address}:9400/metrics")
+    for health, status in (("up", CheckStatus.OK), ("down", CheckStatus.ADVICE)):
+        served = PrometheusSetUp("http://h", "", [replace(scraped, health=health)])
+        checks = {check.id: check for check in examined(replace(silent, prometheus=served))}
+        assert checks["exporters"].status is status
 
 
 UNREAD_STACK = Unread("/proc/<pid>/wchan", Status.DENIED, "permission denied")

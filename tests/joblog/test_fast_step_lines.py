@@ -194,7 +194,7 @@ def test_no_form_is_ruled_out_that_a_line_is_of(text: str) -> None:
 
 def test_lines_that_only_mention_a_loss_are_of_no_interest() -> None:
     for text in ('"train_step_time": 0.4, "reduced_loss": 3.6', "moe_aux_loss_coeff=0.0,"):
-        assert Interests()(text.encode()) == Interest(False, (), *[False] * 6)
+        assert Interests()(text.encode()) == Interest(False, (), *[False] * 7)
 
 
 @pytest.mark.parametrize("ends", ["\n", ""])

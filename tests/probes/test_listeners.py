@@ -214,6 +214,9 @@ def test_a_table_may_be_cut_anywhere() -> None:
         (["python3", "-u", "train.py", "--dashboard"], ""),
         (["ray::Trainer.step"], ""),
         ([""], ""),
+        (["python3", "-m", "raydiag", "exporter", "run"], "exporter"),
+        (["/usr/bin/python3", "/opt/raydiag.pyz", "exporter", "run"], "exporter"),
+        (["/usr/bin/python3", "/usr/local/bin/raydiag", "watch"], ""),
     ],
 )
 def test_programs(arguments: list[str], program: str) -> None:
