@@ -152,6 +152,8 @@ def _confidence(chosen: CauseChain, case: JobCase) -> Confidence:
     is_notice = entry.late_notice or entry.mechanism  # of what was not seen
     if is_notice or is_symptom(root) or (case.log_only and not is_beside_the_job(root)):
         confidence = confidence.at_most(Confidence.LIKELY)
+    if entry.of_monitoring and not case.told:
+        confidence = confidence.at_most(Confidence.LIKELY)  # the job may have died of something
     if entry.hang and any(map(_may_have_ended_first, chosen.observations[1:])):
         confidence = confidence.at_most(Confidence.LIKELY)
     has_effects = len(chosen.observations) > 1

@@ -13,13 +13,14 @@ from raydiag.explain.comparison.picture import pace_course
 from raydiag.explain.comparison.saves import LOADS, Saves
 from raydiag.explain.comparison.side import Side
 from raydiag.explain.comparison.worker_logs import WorkerLogCounts
-from raydiag.model import Coverage
+from raydiag.model import Coverage, Evidence
 from raydiag.nodeset import fold
 from raydiag.render import report
 from raydiag.render.diagnose import query_lines
 from raydiag.render.document import severity_of
 from raydiag.render.formats import beginning, count, filled, joined, or_dash, quantity, since, utc
 from raydiag.render.groups import scope, source_and_text
+from raydiag.render.places import JobPlaces
 from raydiag.render.report import Block, Bullet, Paragraph, Report, Section, bullets, table
 from raydiag.timeline.training_series import SECONDS, TGS
 
@@ -205,6 +206,13 @@ def _times(logs: WorkerLogCounts, pattern: str) -> str:
     return str(logs.counts.get(pattern, 0)) if logs.files else "-"
 
 
+def _evidence_line(evidence: Evidence) -> str:
+    """A line of a log with its place; what a query showed: the queries stand by themselves."""
+    if evidence.text and not JobPlaces.is_of_log(evidence):
+        return evidence.text
+    return source_and_text(evidence)
+
+
 def _root_cause(contrast: Contrast) -> Section:
     """The answer, its confidence, and what else may slow the slower job."""
     answer = contrast.answer
@@ -216,7 +224,7 @@ def _root_cause(contrast: Contrast) -> Section:
         if cause.explains not in answer.summary:
             facts = [scope([finding]), finding.confidence.value, cause.explains]
             explanations.append(joined([finding.failure_class, *facts]))
-        evidence += map(source_and_text, finding.evidence[:_MOST_EVIDENCE])
+        evidence += map(_evidence_line, finding.evidence[:_MOST_EVIDENCE])
     return Section(
         "Root cause",
         [bullets(explanations), report.Quote(evidence)],

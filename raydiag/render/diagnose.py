@@ -33,7 +33,7 @@ from raydiag.render.report import (
     Words,
     bullets,
 )
-from raydiag.render.why import Why, why_of
+from raydiag.render.why import why_of
 from raydiag.tsdb.series import AskedQuery
 
 _MOST_EVIDENCE = 3  # of one finding
@@ -78,28 +78,30 @@ def _sections(examined: ExaminedJob, show_all: bool, show_playbooks: bool) -> It
     untold = untold_lines(examined)
     why = why_of(examined, steps.steps)
     yield verdict
-    yield from _first_screen(why, steps, bullets([*untold, *seen]))
+    brief = [] if show_all else [why.brief()]
+    yield from _first_screen(brief, steps, bullets([*untold, *seen]))
     findings = list(_findings(examined, show_all))
-    yield Section("Findings", findings, only_in_documents=not show_all)
+    yield Section("Findings", findings, has_brief=not show_all)
     more = [] if show_all else [why.further_evidence()]
     yield Section("Further evidence", more, only_on_a_terminal=True)
     yield Section("Around the onset", list(map(blocks.Plot, examined.picture.courses)))
     yield Section("Nodes and GPUs", [grid_of_job(examined)])
     yield Section("Best candidates", [bullets(_candidates(examined))])
     rows = metric_table(examined, show_all)
-    yield Section("Metric evidence", [rows], only_in_documents=not show_all)
+    yield Section("Metric evidence", [rows], has_brief=not show_all)
     lines = [] if show_all else [metric_lines(examined, why.is_told)]
     yield Section("Metric evidence", lines, only_on_a_terminal=True)
     yield Section("Anomalies detected", [_anomalies(examined)], only_in_documents=True)
-    yield Section("Log evidence", list(_log(examined)), only_in_documents=True)
-    yield Section("Log evidence", list(_log(examined, why.told)), only_on_a_terminal=True)
+    yield Section("Log evidence", list(_log(examined)), has_brief=True)
+    told = () if show_all else why.told
+    yield Section("Log evidence", list(_log(examined, told)), only_on_a_terminal=True)
     trace = "Not needed: the cause is not in the job's own software."
     if ticket.needs_source_trace(examined):
         trace = _SOURCE_TRACE
     yield Section("Source code trace", [Paragraph(trace)], only_in_documents=True)
     related = [Paragraph(_correlation(examined))]
     yield Section("Correlation with triage", related, only_in_documents=True)
-    yield replace(_next_steps(steps), only_in_documents=True)
+    yield replace(_next_steps(steps), has_brief=True)
     playbooks = blocks.Bullets(list(_playbooks(examined, show_all)))
     yield Section("Playbooks", [playbooks], only_in_documents=not show_playbooks)
     ruled_out = examined.explained.ruled_out
@@ -109,14 +111,16 @@ def _sections(examined: ExaminedJob, show_all: bool, show_playbooks: bool) -> It
     queries = blocks.Quote(list(query_lines(ticket.asked_queries(examined))))
     yield Section("Queries", [queries.or_else("None was asked.")], only_in_documents=True)
     all_seen = bullets([*missing_lines(examined), *seen])
-    yield Section("Coverage", [all_seen], only_in_documents=True)
+    yield Section("Coverage", [all_seen], has_brief=True)
     yield from _driver_faults(examined, show_all)
 
 
-def _first_screen(why: Why, steps: blocks.Steps, coverage: blocks.Bullets) -> Iterator[Section]:
+def _first_screen(
+    why: Sequence[Block], steps: blocks.Steps, coverage: blocks.Bullets
+) -> Iterator[Section]:
     """On a terminal of 80 x 25: below the verdict why, what now, and how much was seen."""
     for section in (
-        Section("Findings", [why.brief()]),
+        Section("Findings", why),
         _next_steps(steps),
         Section("Coverage", [coverage]),
     ):

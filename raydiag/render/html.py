@@ -88,7 +88,8 @@ class _Page:
 
     def __init__(self) -> None:
         self._titles: dict[str, str] = {}  # by id
-        self._level = 2
+        self._chapter = ""  # the id of the one that is written
+        self._has_chapters = False  # several of them: each report about one thing
         self._only_chapter: str | None = None
         self._numbers, self._plots = count(1), count(1)
         self._writers: Mapping[type, Callable[[Any], str]] = {
@@ -105,14 +106,14 @@ class _Page:
     def sections(self, sections: Sequence[Section]) -> Iterator[str]:
         """All of them; what comes first in its chapter side by side, where there is room."""
         chapters = [section.title for section in sections if section.is_chapter]
-        self._level = 2 + bool(chapters)
+        self._has_chapters = len(chapters) > 1
         self._only_chapter = chapters[0] if len(chapters) == 1 else None
         for place, group in groupby(_folded_last(sections), _place):
             written = "\n".join(map(self._section, group))
             yield f'<div class="{place}">\n{written}\n</div>' if place else written
 
     def contents(self) -> str:
-        """Links to all sections."""
+        """Links to all sections; of several chapters, to each as a whole."""
         if len(self._titles) < _FEW:
             return ""
         links = (f'<li><a href="#{name}">{title}</a></li>' for name, title in self._titles.items())
@@ -124,16 +125,25 @@ class _Page:
         if not section.title and not section.label:
             return f'<section class="card lead-in {tone}" aria-label="Summary">\n{body}\n</section>'
         title, name = escaped(section.title), f"s{next(self._numbers)}"
-        if not _is_folded(section) and section.title != self._only_chapter:
+        if self._is_listed(section):
             self._titles[name] = title
         if section.is_chapter:
+            self._chapter = name
             return f'<div class="chapter"><h2 id="{name}">{title}</h2>\n{body}\n</div>'
         badge = f"{_badge(section.label)} " if section.label else ""
-        heading = f'<h{self._level} id="{name}">{badge}{title}</h{self._level}>'
+        level = 3 if self._chapter else 2
+        heading = f'<h{level} id="{name}">{badge}{title}</h{level}>'
         if _is_folded(section):
             return f"<details><summary>{heading}</summary>\n{body}\n</details>"
-        start = f'<section class="card {tone}" aria-labelledby="{name}">'
+        # Chapters have sections of the same names, which the chapter's own tells apart.
+        label = f"{self._chapter} {name}" if self._has_chapters and self._chapter else name
+        start = f'<section class="card {tone}" aria-labelledby="{label}">'
         return f"{start}\n{heading}\n{body}\n</section>"
+
+    def _is_listed(self, section: Section) -> bool:
+        if _is_folded(section) or section.title == self._only_chapter:
+            return False
+        return section.is_chapter or not (self._has_chapters and self._chapter)
 
     def _blocks(self, all_blocks: Iterable[blocks.Block]) -> Iterator[str]:
         """Each block; plots beside each other."""

@@ -225,7 +225,8 @@ class Section:
     `label` is a word before the title that carries the tone of the whole, such as CRITICAL; without
     one the title carries `tone`. `facts` follow the title. A chapter opens a report about one
     thing of several. On a terminal, what `comes_first` stands at the top of its chapter, and
-    what is `only_in_documents` is left out; nowhere else is what is `only_on_a_terminal`.
+    what is `only_in_documents` is left out; nowhere else is what is `only_on_a_terminal`, a shorter
+    version of what `has_brief`.
     """
 
     title: str = ""
@@ -236,6 +237,7 @@ class Section:
     is_chapter: bool = False
     comes_first: bool = False
     only_in_documents: bool = False
+    has_brief: bool = False
     only_on_a_terminal: bool = False
 
     def without(self, kind: type[Block]) -> Section:
@@ -273,8 +275,11 @@ class Report:
 
     def on_a_terminal(self) -> list[Section]:
         """Those that say anything, in each chapter the answer first."""
-        shown = [section for section in self.sections if not section.only_in_documents]
-        return _answer_first(section for section in shown if not section.is_none)
+        shown = []
+        for section in self.sections:
+            is_left_out = section.only_in_documents or section.has_brief or section.is_none
+            shown += [] if is_left_out else [section]
+        return _answer_first(shown)
 
     def on_a_page(self) -> list[Section]:
         """What documents have, in each chapter the answer first."""

@@ -27,7 +27,7 @@ from raydiag.playbooks.rccl_hang.host_states import (
 from raydiag.playbooks.registry import playbook
 from raydiag.playbooks.report_writer import Period, ReportWriter, likely_if
 from raydiag.timeline import follow_up, known_values
-from raydiag.timeline.queries import PROCESSES, TCP_RETX, UTILISATION
+from raydiag.timeline.queries import DMESG, PROCESSES, TCP_RETX, UTILISATION
 from raydiag.timeline.rdma_events import BEFORE_STALL_S
 from raydiag.timeline.run_timeline import RunTimeline
 from raydiag.timeline.step_stalls import BUSY_PERCENT, StepStall
@@ -39,6 +39,8 @@ _MOST = 0.9  # of the hosts
 _LATE_STEPS = 10.0
 _SOON_S = 60.0  # after GPUs have finished what they had
 _BUSY_POINTS = 60
+# Query and metric of what would show the trigger of a hang on a host.
+_RDMA, _KERNEL_LOG = ("rdma-retransmits", None), ("driver", DMESG)
 
 
 def busy_gpus(timeline: RunTimeline) -> Iterator[Query]:
@@ -224,7 +226,7 @@ class _Hang:
             row, rejected, prefix = "network-triggered", "busy-wait", "Triggered by the network: "
             text += f", after {'; '.join(triggers)}"
         else:
-            text += ", and the network is clean"
+            text += self._network_in_words()
         hosts = sorted(map(attrgetter("host"), busy))
         self.report.row(row, True, text, hosts, watts)
         self.report.row(rejected, False, "see the other row", query="")
@@ -275,6 +277,8 @@ class _Hang:
         all_seen = not timeline.unseen_hosts and not timeline.missing("gpu-utilisation")
         # A host whose GPUs fell silent may be the one that the others wait for.
         all_seen = all_seen and UNKNOWN not in map(attrgetter("power"), self.states.values())
+        # Nor is anybody cleared by series that others have and this host has not.
+        all_seen = all_seen and not (self._lacking(*_RDMA) or self._lacking(*_KERNEL_LOG))
         self.report.observe(
             row,
             evidence,
@@ -284,6 +288,17 @@ class _Hang:
             explanation=text,
             facts={"step": float(self.stall.step or 0)},
         )
+
+    def _network_in_words(self) -> str:
+        lacking = self._lacking(*_RDMA)
+        if lacking:
+            return f", and the network is clean where it was seen: not on {', '.join(lacking)}"
+        return ", and the network is clean"
+
+    def _lacking(self, query: str, metric: str | None) -> list[str]:
+        """Hosts without a series that others have; what nobody has was never installed."""
+        having = set(self.timeline.table(query).pick(metric).hosts)
+        return sorted(self.states.keys() - having) if having else []
 
     def _period(self, uncertainty_s: float) -> Period:
         return Period(self.stall.start, self.stall.end, uncertainty_s=uncertainty_s)
