@@ -8,7 +8,7 @@ READY := .venv/.ready
 # Compiled tests are kept: each worker would else compile all of them, 12 s each, in each run.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: probe demo picture test unit prometheus slurm lint soak fuzz audit live control bench figures man docs lock sbom wheel pyz image clean
+.PHONY: ray-table probe demo picture test unit prometheus slurm lint soak fuzz audit live control bench figures man docs lock sbom wheel pyz image clean
 
 # A problem found (1) and sources that could not be seen (3) are reports, not failures of make.
 probe: $(INSTALLED)
@@ -81,6 +81,11 @@ live: $(READY) prometheus
 # What asking does to nodes that limp: nodes that are probed beside nodes that are not.
 control: $(READY)
 	$(BIN)/python -m tests.cluster.live.control
+
+# Old and new Rays from PyPI on all Pythons of this machine, each started and asked, into
+# docs/compatibility.md; RAYS="2.46.0:3.13 2.60.0:3.12" takes some. Needs uv; minutes each.
+ray-table: $(READY)
+	$(BIN)/python -m tools.ray_versions $(RAYS)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py

@@ -71,8 +71,8 @@ def test_some_commands_were_seen() -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_targets_of_make_exist(document: Path) -> None:
-    named = set(re.findall(r"(?:`|^)make ([a-z]+)", text_of(document), re.MULTILINE))
-    existing = set(re.findall(r"^([a-z]+):", text_of(REPOSITORY / "Makefile"), re.MULTILINE))
+    named = set(re.findall(r"(?:`|^)make ([a-z-]+)", text_of(document), re.MULTILINE))
+    existing = set(re.findall(r"^([a-z-]+):", text_of(REPOSITORY / "Makefile"), re.MULTILINE))
     assert named <= existing
 
 
