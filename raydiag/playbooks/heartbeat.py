@@ -22,6 +22,7 @@ from raydiag.timeline.threshold_spans import first_spans, present
 
 _AROUND_S = 120.0
 _STALLED_BEFORE_S = 300.0  # before the error: steps that stop then were stopped by it
+_LATE_STEPS, _LATE_S = 10.0, 60.0  # before the error: no step for longer than that is no training
 _NAMED = 4  # hosts in the evidence
 
 
@@ -133,6 +134,13 @@ class _Timeout:
         self.report.rule_out("heartbeat-false-positive", text)
         return True
 
+    @property
+    def _steps_went_on(self) -> bool:
+        """Up to the error: whom the others had waited for would not have let them."""
+        _, last = self.timeline.last_step
+        late_s = max(_LATE_STEPS * self.timeline.step_time_s, _LATE_S)
+        return last is not None and self.crash - last <= late_s
+
     def _report_steps(self) -> None:
         step, time = self.timeline.last_step
         if time is None:
@@ -156,7 +164,7 @@ class _Timeout:
             evidence.append(self.report.evidence(measure.query, fact, value, self.stop))
         is_clean = row == "false-alarm" and all(map(attrgetter("is_complete"), hosts))
         is_sure = measure is _BY_UTILISATION and not at_rest
-        certain = is_clean and is_sure and self.timeline.stall is None
+        certain = is_clean and is_sure and self._steps_went_on
         confidence = Confidence.CONFIRMED if certain else Confidence.LIKELY
         for name in names:
             self.report.observe(

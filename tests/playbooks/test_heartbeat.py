@@ -40,6 +40,16 @@ def test_a_false_alarm() -> None:
     assert rows["control"] is True
 
 
+@pytest.mark.parametrize(("stopped_s", "certain"), [(50, True), (290, False)])
+def test_a_false_alarm_is_certain_only_where_steps_went_on(stopped_s: float, certain: bool) -> None:
+    """Whom the others wait for may have failed in a way that nothing measures."""
+    world = killed()
+    world.stop(CRASH - stopped_s)
+    (found,) = world.judge(ONLY).observations
+    expected = Confidence.CONFIRMED if certain else Confidence.LIKELY
+    assert found.finding.confidence is expected
+
+
 @pytest.mark.parametrize(
     ("question", "value", "metric", "row"),
     [

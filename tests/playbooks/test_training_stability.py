@@ -23,6 +23,15 @@ def test_steady() -> None:
     assert not any(holds(outcome, ONLY).values())
 
 
+@pytest.mark.parametrize(("gradients_from", "explodes"), [(3000, False), (2900, True)])
+def test_gradients_of_a_broken_loss_explain_nothing(gradients_from: float, explodes: bool) -> None:
+    world = World()
+    world.scalar(LOSS, float("nan"), 3000)
+    for gradients in ("tb_learning_grad_norm", "tb_learning_raw_grad_norm"):
+        world.scalar(gradients, float("nan"), gradients_from)
+    assert ("gradient-explosion" in classes(world.judge(ONLY))) == explodes
+
+
 def test_a_loss_that_becomes_nan() -> None:
     world = World()
     world.scalar(LOSS, float("nan"), 3000)
