@@ -12,6 +12,7 @@ from raydiag.render.report import Block, table
 
 _ANSWERS = {True: "", False: "no: ", None: "undecided: "}
 _DIGITS = 4
+_NUMBER = re.compile(r"\d+(?:\.\d+)?(?: [GM]B)?")
 
 
 def metric_table(examined: ExaminedJob, show_all: bool) -> Block:
@@ -66,16 +67,11 @@ def _places(rows: Sequence[ReportRow]) -> str:
 def _values(rows: Sequence[ReportRow]) -> str:
     """The value, or the smallest and the largest; nothing where the words have it."""
     values = sorted(row.value for row in rows if row.value is not None)
-    if not values or _has_number(rows[0].interpretation, _roundings(values[0])):
+    told = _NUMBER.findall(rows[0].interpretation)
+    if not values or not set(told).isdisjoint(_roundings(values[0])):
         return ""
     ends = (quantity(value, rows[0].unit, _DIGITS) for value in (values[0], values[-1]))
     return " to ".join(dict.fromkeys(ends))
-
-
-def _has_number(text: str, numbers: Sequence[str]) -> bool:
-    """Whether one of them stands in a text as a number of its own."""
-    any_of_them = "|".join(map(re.escape, numbers))
-    return re.search(rf"(?<![\d.])(?:{any_of_them})(?!\d|\.\d)", text) is not None
 
 
 def _roundings(value: float) -> tuple[str, ...]:
