@@ -93,7 +93,7 @@ def _judge_stalled_save(
     timeline: RunTimeline, report: ReportWriter, saves: Sequence[Window], lengths: Floats
 ) -> None:
     """One save that took far longer than the others, while hosts waited for storage."""
-    if lengths.size < _FEW_SAVES:
+    if lengths.size <= _FEW_SAVES:
         return
     number = int(np.argmax(lengths))
     usual = float(np.median(np.delete(lengths, number)))
