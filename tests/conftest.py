@@ -34,7 +34,7 @@ _MS_REC_PRIVATE = 0x4000 | 0x40000
 
 
 _WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
-_CPU_GROUP = Path(f"/sys/fs/cgroup/cpu/raydiag-tests{_WORKER}")
+_CPU_CONTROLLER = Path("/sys/fs/cgroup/cpu")
 _CPU_SHARES = "16384"  # sixteen times those of one process
 
 
@@ -62,18 +62,29 @@ def _take_cpu_group() -> None:
     In a CPU cgroup of its own, each xdist worker has its share of the cores, and priorities count
     inside of it. Only where cgroups of version 1 are mounted.
     """
+    group = _cpu_group() / f"raydiag-tests{_WORKER}"
     with contextlib.suppress(OSError):
-        _CPU_GROUP.mkdir(exist_ok=True)
-        (_CPU_GROUP / "cpu.shares").write_text(_CPU_SHARES, encoding="ascii")
-        (_CPU_GROUP / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
+        group.mkdir(exist_ok=True)
+        (group / "cpu.shares").write_text(_CPU_SHARES, encoding="ascii")
+        (group / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
+
+
+def _cpu_group() -> Path:
+    """Of this process."""
+    for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "cpu" in controllers.split(","):
+            return _CPU_CONTROLLER / path.lstrip("/")
+    return _CPU_CONTROLLER
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """The last process of the tests takes their group away."""
-    with contextlib.suppress(OSError):
-        if _CPU_GROUP.is_dir():
-            (_CPU_GROUP.parent / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
-            _CPU_GROUP.rmdir()
+    """The last process of a group takes it away, and is back where it came from."""
+    group = _cpu_group()
+    if os.geteuid() == 0 and group.name == f"raydiag-tests{_WORKER}":
+        with contextlib.suppress(OSError):
+            (group.parent / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
+            group.rmdir()
 
 
 def _leave_mount_namespace() -> None:
