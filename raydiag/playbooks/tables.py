@@ -17,6 +17,9 @@ class RowKind:
 
     failure_class: str = ""  # of its observations
     query: str = ""
+    needs: str = (
+        ""  # the metric without which it is undecided, where others of the query will not do
+    )
     unit: str = ""  # of its values
     confidence: str = ""  # of its observations; likely, where there is none
     healthy: str = ""  # what is true where it does not hold

@@ -15,6 +15,7 @@ import numpy as np
 
 from raydiag.model import Coverage, Diagnosis, HostUnread, Unread, Window
 from raydiag.nodeset import fold
+from raydiag.playbooks.undecided import undecided_rows
 from raydiag.render import document
 from raydiag.render import report as blocks
 from raydiag.render.coverage import not_read
@@ -26,6 +27,7 @@ from raydiag.tsdb.identity import Belief, TsdbIdentity
 from raydiag.tsdb.series import AskedQuery, QueryResult, Series
 
 _MOST_ROWS = 400
+_MOST_METRICS = 3  # that are named of those which would do
 _EXPECTED_FAMILIES = ("hw_gpu_", "hw_tcp_", "hw_rdma_", "ray_node_", "tb_")
 _BELIEFS = {
     Belief.VERIFIED: ("These are the job's own series", blocks.Tone.GOOD),
@@ -43,7 +45,8 @@ def info_report(discovery: Discovery) -> Report:
     families = Section("Families", [table(header, rows)])
     targets = Section("Scrape targets", [bullets(_targets(discovery.targets))])
     others = Section("Other exporters", list(_dialects(discovery.dialects)))
-    return Report([overview, families, others, targets, not_read(discovery.unread)])
+    undecided = Section("Left undecided", [_undecided(discovery)])
+    return Report([overview, families, others, undecided, targets, not_read(discovery.unread)])
 
 
 def query_report(answer: QueryResult, data: Window | None, unread: Sequence[Unread]) -> Report:
@@ -137,6 +140,17 @@ def _dialects(dialects: Iterable[SpokenDialect]) -> Iterator[Block]:
         yield table(("Read as", "From"), map(list, dialect.used.items()))
 
 
+def _undecided(discovery: Discovery) -> Block:
+    """What the playbooks cannot judge here, and what would let them."""
+    rows = []
+    for undecided in undecided_rows(discovery.has):
+        more = filled(", {} more", len(undecided.metrics) - _MOST_METRICS or "")
+        named = ", ".join(undecided.metrics[:_MOST_METRICS])
+        is_long = len(undecided.metrics) > _MOST_METRICS
+        rows.append([named + more * is_long, ", ".join(undecided.rows)])
+    return table(("No series of", "Rows of the playbooks"), rows)
+
+
 def _lag(lag_s: float | None) -> str:
     if lag_s is None:
         return "-"
@@ -216,6 +230,7 @@ def info_document(discovery: Discovery, live: bool) -> dict[str, Any]:
         "hosts": list(map(_host_object, discovery.hosts)),
         "targets": document.plain(discovery.targets),
         "dialects": document.plain(discovery.dialects),
+        "undecided": document.plain(undecided_rows(discovery.has)),
     }
 
 
