@@ -34,8 +34,8 @@ _SERVED = re.compile(
     r"|gen throughput \(token/s\): (?!0\.0\d?,)\d"
 )
 _INODES = re.compile(r"\binodes?\b", re.IGNORECASE)
-_NO_INODES = re.compile(r"\bIUse%.*\s0 +100% ", re.DOTALL)  # of df -i: none free
-_CLOCK = re.compile(r"\d+(?::\d\d)+\S*|\d{4}-\d\d-\d\d")
+_INODE_TABLE, _NONE_FREE = "IUse%", re.compile(r"\s0 {1,16}100% ")  # of df -i
+_CLOCK = re.compile(r"\d\d:\d\d(?::\d\d\S{0,8})?|\d{4}-\d\d-\d\d")
 _BY_FRAME: Mapping[str, re.Pattern[str]] = {
     failure_class: re.compile("|".join(patterns))
     for failure_class, patterns in TABLES["raised_in"].items()
@@ -264,14 +264,19 @@ def _class_of(match: Match, facts: JobFacts) -> str:
 
     A file system without inodes says that it has no space; the line itself or `df -i` says more.
     """
-    is_full = match.failure_class == "disk-full"
-    if is_full and (_INODES.search(match.raw) or _NO_INODES.search("\n".join(_around(match)))):
+    if match.failure_class == "disk-full" and _is_about_inodes(match):
         return "inode-exhausted"
     if match.failure_class == "python-exception":
         return _raised_in(match.frame or _frame_above(match, facts)) or match.failure_class
     timeouts = (_TIMEOUT for seen in facts.matches if seen.failure_class == _TIMEOUT)
     is_either = match.row == _FAILED_OR_TIMED_OUT
     return next(timeouts, match.failure_class) if is_either else match.failure_class
+
+
+def _is_about_inodes(match: Match) -> bool:
+    around = "\n".join(_around(match))
+    is_shown = _NONE_FREE.search(around.partition(_INODE_TABLE)[2]) is not None
+    return is_shown or _INODES.search(match.raw) is not None
 
 
 def _around(match: Match) -> tuple[str, ...]:
