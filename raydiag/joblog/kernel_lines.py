@@ -28,6 +28,7 @@ _BEGINS = re.compile(
     r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{6}[+-]\d\d:?\d\d \S)"
     r"|^(?:kernel: |\d{1,4},\d{1,20},\d{1,20},-;|kern {1,2}:\w{3,6} {0,3}: )"
 )
+_SAYS_KERNEL = "kernel: "
 _REACH = 256  # characters before which it begins
 _TEXT = 1024  # characters that are kept: LOG_LINE_MAX of the kernel
 _FIRST, _OF_SHAPE, _LINES = 512, 3, 2048  # lines kept of any, then of those alike, and of all
@@ -41,22 +42,28 @@ class KernelTally:
     lines: list[LoggedKernelLine] = field(default_factory=list)
     alike: dict[str, int] = field(default_factory=dict)  # line without digits -> how many
     newest: dict[str, LoggedKernelLine] = field(default_factory=dict)  # beyond those
+    is_jobs_stamp: bool = False  # the job's own lines begin like the kernel's
 
-    def take(self, line: JobLogLine, last_step: int | None) -> None:
-        """One line, kept if it is the kernel's."""
-        beginning = begins(line.text)
-        if beginning is None:
-            return
+    def part(self, text: str, may_be_step: bool) -> re.Match[str] | None:
+        """The kernel's part of a line; None without one, or where the job stamps lines so."""
+        beginning = begins(text)
+        if beginning is None or _SAYS_KERNEL in beginning[0]:
+            return beginning
+        self.is_jobs_stamp = self.is_jobs_stamp or may_be_step
+        return None if self.is_jobs_stamp else beginning
+
+    def take(self, line: JobLogLine, part: re.Match[str], last_step: int | None) -> None:
+        """One line with its kernel's part."""
         prefix = line.prefix
         logged = LoggedKernelLine(
             file=line.file,
             line=line.number,
-            text=line.text[beginning.start() :][:_TEXT],
+            text=part.string[part.start() :][:_TEXT],
             raw=line.raw[:_TEXT],
             where=prefix.where,
             task=prefix.task,
             rank=prefix.rank,
-            host=beginning["host"] or prefix.host,
+            host=part["host"] or prefix.host,
             near_time=line.near_time,
             last_step=last_step,
         )

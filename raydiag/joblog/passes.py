@@ -1,7 +1,6 @@
 """One pass over one log, which may lie in several pieces: candidate lines go to every tally."""
 
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -94,7 +93,6 @@ class Learnt:
     starts: StartTally = field(default_factory=StartTally)
     matches: MatchTally = field(default_factory=MatchTally)
     kernel: KernelTally = field(default_factory=KernelTally)
-    stamps_like_kernel: bool = False  # its own lines, so that none is taken for the kernel's
     timeline: Timeline = field(default_factory=Timeline)
     head: list[str] = field(default_factory=list)
     hosts: dict[int, str] = field(default_factory=dict)  # task -> host, from lines with both
@@ -228,8 +226,7 @@ class Pass:
         time = self._clock.time(raw) if interest.time else None
         verbatim = decode(raw)
         text = plain(verbatim)
-        kernel = self._kernel_part(text, interest)
-        interest = interest._replace(kernel=kernel is not None)
+        kernel = learnt.kernel.part(text, bool(interest.forms)) if interest.kernel else None
         if time is not None and window.offset + start > learnt.seen_to:
             if kernel is None:
                 self._see(window, start, number, time)
@@ -260,16 +257,9 @@ class Pass:
             if time is None:
                 self._fast_steps.learn(line, raw)
             return
+        if kernel is not None:
+            learnt.kernel.take(line, kernel, learnt.steps.newest)
         self._others(line, LineContext(window, start, end, number, self._node_names), interest)
-
-    def _kernel_part(self, text: str, interest: Interest) -> re.Match[str] | None:
-        """Where the kernel's words begin; None where the job itself stamps its lines so."""
-        kernel = kernel_lines.begins(text) if interest.kernel else None
-        if kernel is not None and interest.forms:
-            self.learnt.stamps_like_kernel = True
-        if self.learnt.stamps_like_kernel and kernel is not None and "kernel: " not in kernel[0]:
-            return None
-        return kernel
 
     def _others(self, line: JobLogLine, view: LineContext, interest: Interest) -> None:
         learnt, text = self.learnt, line.text
@@ -284,8 +274,6 @@ class Pass:
             learnt.saves.take(line)
         if interest.startup and _holds(text, _STARTS):
             learnt.starts.take(line)
-        if interest.kernel:
-            learnt.kernel.take(line, learnt.steps.newest)
         learnt.matches.take(line, view, self.classify, learnt.steps.newest)
 
     def _know_writer(self, prefix: Prefix, host: str) -> None:

@@ -28,8 +28,8 @@ _MOST_OF_REASON = 2 * COLUMNS  # characters that say why a finding is there
 _MOST_OF_LINE = 400  # characters of evidence further below
 _DAY = len("2026-11-20 ")
 _ASIDE = re.compile(r" \([^()]*\)")
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
-_FEWEST_NUMBERS = 2  # that tell a piece of evidence from another
+_NUMBER = re.compile(r"\d")
+_QUANTITY = re.compile(r"\d+(?:\.\d+)?(?: ?[^\W\d_]+| ?%)?")  # a number with what it counts
 
 
 def why_of(examined: ExaminedJob, next_steps: Iterable[str]) -> Why:
@@ -204,10 +204,10 @@ def _is_of_this_case(finding: Finding) -> bool:
 
 
 def _is_in(evidence: str, conclusion: str) -> bool:
-    """Whether a sentence holds a piece of evidence, or all numbers of it."""
-    numbers = set(_NUMBER.findall(evidence))
-    is_same = len(numbers) >= _FEWEST_NUMBERS and numbers <= set(_NUMBER.findall(conclusion))
-    return evidence in conclusion or is_same
+    """Whether a sentence holds a piece of evidence, or all quantities of it."""
+    quantities = set(_QUANTITY.findall(evidence))
+    has_all = bool(quantities) and quantities <= set(_QUANTITY.findall(conclusion))
+    return evidence in conclusion or has_all
 
 
 def _cut(text: str) -> str:
