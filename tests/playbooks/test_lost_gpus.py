@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from raydiag.model import Confidence, Finding
+from raydiag.model import Confidence, Finding, Severity
 from tests.playbooks.world import T0, World
 
 AT = 2010.0
@@ -38,6 +38,7 @@ def test_two_signs_make_a_driver_fault(
     blocked: float, errors: float, expected: Confidence | None
 ) -> None:
     world = world_without_gpus_of("n2")
+    world.stop(AT)
     world.set("tasks", blocked, AT, hosts=["n2"], metric=BLOCKED)
     world.set("driver", errors, AT, hosts=["n2"], metric=DMESG)
     found = driver_faults(world)
@@ -45,6 +46,22 @@ def test_two_signs_make_a_driver_fault(
     for finding in found:
         assert (finding.failure_class, finding.host) == ("gpu-driver-fault", "n2")
         assert finding.onset is not None and abs(finding.onset - T0 - AT) < 90
+
+
+def test_a_job_that_goes_on_for_minutes_did_not_lose_its_gpus() -> None:
+    world = world_without_gpus_of("n2")
+    world.set("tasks", 18.0, AT, hosts=["n2"], metric=BLOCKED)
+    world.set("driver", 5.0, AT, hosts=["n2"], metric=DMESG)
+    for finding in driver_faults(world):
+        assert finding.severity is Severity.WARNING
+        assert finding.confidence is not Confidence.CONFIRMED
+
+
+def test_errors_long_before_are_another_matter() -> None:
+    world = world_without_gpus_of("n2")
+    world.stop(AT)
+    world.set("driver", 5.0, 300.0, hosts=["n2"], metric=DMESG)
+    assert [f.severity for f in driver_faults(world)] == [Severity.WARNING]
 
 
 def test_tasks_that_wait_for_storage_are_no_sign() -> None:

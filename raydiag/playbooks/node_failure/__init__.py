@@ -13,7 +13,12 @@ import numpy as np
 from raydiag import catalog
 from raydiag.model import Confidence, Severity
 from raydiag.playbooks.node_deaths import judge_node_deaths
-from raydiag.playbooks.node_failure.driver import DriverSigns, driver_signs, has_power_gaps
+from raydiag.playbooks.node_failure.driver import (
+    TOGETHER_S,
+    DriverSigns,
+    driver_signs,
+    has_power_gaps,
+)
 from raydiag.playbooks.node_failure.error_counters import (
     fine_corrected,
     fine_uncorrected,
@@ -62,13 +67,19 @@ def judge_driver(timeline: RunTimeline, report: ReportWriter) -> None:
         if signs.most_errors > 0 and (signs.few or signs.grew_at is not None):
             in_log = [f"{signs.most_errors:.0f} GPU errors in its kernel log"]
         outside_log = list(signs.exporter.values())
-        if signs.has_lost_gpus:
+        if signs.has_lost_gpus and not _steps_went_on(timeline, signs.lost_at):
             _report_lost_gpus(report, signs, in_log)
         elif in_log or len(outside_log) > 1 or (outside_log and signs.most_errors > 0):
             confirmed = bool(in_log and outside_log)
             _report_driver_fault(report, signs, [*in_log, *outside_log], confirmed)
     if counted and not any(signs.most_errors > 0 for signs in counted):
         report.row("driver", False, "no GPU error in any kernel log")
+
+
+def _steps_went_on(timeline: RunTimeline, lost_at: float | None) -> bool:
+    """Whether training computed for minutes after a host's GPUs were read for the last time."""
+    _, last_step_at = timeline.last_step
+    return bool(lost_at and last_step_at and last_step_at > lost_at + TOGETHER_S)
 
 
 def _report_driver_fault(

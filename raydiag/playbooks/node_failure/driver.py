@@ -19,7 +19,7 @@ _SWINGS = 3  # between good and timed-out cycles
 _POWER_GAPS = 3
 _LOST_S, _LOST_SAMPLES = 120.0, 5.0  # without a sample of any GPU
 _BLOCKED, _WAITING_PERCENT = 3.0, 20.0  # tasks more than before; I/O pressure that explains them
-_TOGETHER_S = 600.0  # the driver's errors and the loss of its GPUs, where one made the other
+TOGETHER_S = 600.0  # the driver's errors and the loss of its GPUs, where one made the other
 _FEW_HOSTS = 8  # one of so many with old errors is worth a look
 
 
@@ -52,7 +52,7 @@ class DriverSigns:
         """The kernel log told new errors about when the GPUs were lost."""
         if self.lost_at is None or self.grew_at is None:
             return False
-        return abs(self.grew_at - self.lost_at) <= _TOGETHER_S
+        return abs(self.grew_at - self.lost_at) <= TOGETHER_S
 
     @property
     def is_only_here(self) -> bool:
