@@ -6,21 +6,13 @@ from dataclasses import dataclass, field
 
 from raydiag import records
 from raydiag.errors import ParseError, ReadError
-from raydiag.joblog import (
-    exits,
-    header,
-    kernel_lines,
-    matches,
-    saves,
-    stages,
-    startup,
-    step_formats,
-)
+from raydiag.joblog import exits, header, matches, saves, stages, startup, step_formats
 from raydiag.joblog.clock import REACH, Clock, Timeline, has_time
 from raydiag.joblog.exits import ExitTally
 from raydiag.joblog.facts import LogFile
 from raydiag.joblog.fast_step_lines import FastStepLines
 from raydiag.joblog.header import MOST_NODES, HeaderTally
+from raydiag.joblog.kernel_lines import ANCHORS as KERNEL_ANCHORS
 from raydiag.joblog.kernel_lines import KernelTally
 from raydiag.joblog.line_context import LineContext, decode
 from raydiag.joblog.line_shapes import Interest, Interests
@@ -56,7 +48,7 @@ ANCHORS: tuple[bytes, ...] = tuple(
         + saves.ANCHORS
         + startup.ANCHORS
         + matches.ANCHORS
-        + kernel_lines.ANCHORS
+        + KERNEL_ANCHORS
     )
 )
 _STEP, _NEAR_BYTES = b"completed step: ", 64
