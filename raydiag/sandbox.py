@@ -14,6 +14,7 @@ long as the child does.
 from __future__ import annotations
 
 import array
+import contextlib
 import errno
 import json
 import math
@@ -187,6 +188,9 @@ class Reader:
             self._killed_at = time.monotonic()
             self._socket.close()
             os.kill(self.pid, signal.SIGKILL)  # our own child, not yet reaped: no other's pid
+            with contextlib.suppress(PermissionError):
+                # At the least priority it may wait for a second on a busy node before it can end.
+                os.setpriority(os.PRIO_PROCESS, self.pid, 0)
 
     def abandon(self, patience_s: float = math.inf) -> bool:
         """Kill the reader and do not wait for it. True when it is still there afterwards: stuck.
